@@ -1,0 +1,40 @@
+//! The file of limits: every bound that is not a setting, with its reason.
+
+/// The longest topic name, in bytes: Kafka's rule, since a log folder carries the name and a partition there.
+pub const TOPIC_NAME_BYTES_MAX: usize = 249;
+
+/// Requests of one connection that are worked on at once. Kafka's clients keep 5; more than 16 would only queue here.
+pub const CONNECTION_REQUESTS_IN_FLIGHT_MAX: usize = 16;
+
+/// The largest frame that a Kafka client may send unless `socket.request.max.bytes` says otherwise: Kafka's default.
+pub const REQUEST_BYTES_MAX_DEFAULT: usize = 100 * 1024 * 1024;
+
+/// Batches remembered for each producer and partition, to recognise a retry: as many as clients keep in flight.
+pub const PRODUCER_BATCHES_REMEMBERED: usize = 5;
+
+/// The least and the most bytes of one record batch header.
+pub const BATCH_HEADER_BYTES: usize = 61;
+
+/// Manifest entries of a partition in the replicated state at which a spill to a page begins.
+pub const MANIFEST_ENTRIES_SPILL: usize = 16;
+
+/// Manifest entries of a partition in the replicated state at which a commit is refused until a spill is done.
+pub const MANIFEST_ENTRIES_MAX: usize = 32;
+
+/// A manifest page is closed at this size, so that one look-up costs one small read.
+pub const MANIFEST_PAGE_BYTES_MAX: usize = 64 * 1024;
+
+/// The largest segment object: one PUT, held in memory while it is sent.
+pub const SEGMENT_OBJECT_BYTES_MAX: u64 = 256 * 1024 * 1024;
+
+/// One unit of the cold cache. A GET covers up to [`COLD_UNITS_PER_GET_MAX`] adjacent ones.
+pub const COLD_UNIT_BYTES: u64 = 1024 * 1024;
+
+/// Units that one ranged GET covers at most: 16 MiB moves in under 200 ms on one S3 connection.
+pub const COLD_UNITS_PER_GET_MAX: u64 = 16;
+
+/// Partitions of one topic: the largest count that one CreateTopics may ask for.
+pub const PARTITIONS_PER_TOPIC_MAX: i32 = 10_000;
+
+/// Producer ids in one block of the controller: Kafka's number.
+pub const PRODUCER_ID_BLOCK: i64 = 1_000;
