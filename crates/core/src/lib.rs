@@ -1,1 +1,9 @@
-//! Placeholder.
+//! Every state machine of the system, pure.
+//!
+//! **Owns** what a partition, its producers and the cluster's metadata decide: events in, effects and new state out.
+//!
+//! **Never** does IO, reads a clock, draws a random number, locks or waits: the shells around it do.
+//!
+//! Start reading at [`partition`] for the log's rules and at [`producers`] for idempotence.
+
+pub mod producers;
