@@ -1,1 +1,56 @@
-fn main() {}
+//! The command line of `cargo xtask`.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use xtask::{checks, clients, local, stores::StoreKind, verify};
+
+/// Developer's commands of Tidelog.
+#[derive(Parser)]
+#[command(name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Everything that must hold before a change lands: format, lints, tests, real clients, real stores, the demo.
+    Verify,
+    /// The tests that need Rust alone.
+    Test {
+        /// Seeds of each crash campaign.
+        #[arg(long)]
+        seeds: Option<u32>,
+    },
+    /// Real clients against a real node on real stores.
+    E2e {
+        /// Only these stores; all that verify uses when none is named.
+        #[arg(long, value_enum)]
+        store: Vec<StoreKind>,
+        /// Only the client tests whose names contain this.
+        #[arg(long)]
+        filter: Option<String>,
+    },
+    /// Starts a store and a node on it, without containers, until Ctrl-C.
+    Local(local::Options),
+    /// The checks of the repository itself: dependency table, map of cases, licence texts.
+    Check,
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Verify => verify::run(),
+        Command::Test { seeds } => verify::rust_tests(seeds),
+        Command::E2e { store, filter } => clients::run(&store, filter.as_deref()),
+        Command::Local(options) => local::run(&options),
+        Command::Check => checks::run(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Real clients against a real node on real stores: pytest over `tests/clients`, once for each store.
+
+use std::{fs, process::Command};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{
+    local, process,
+    stores::{self, StoreKind},
+};
+
+/// What the client tests install: exact versions, so that a run tomorrow tests what today's did.
+const REQUIREMENTS: [&str; 7] = [
+    "confluent-kafka==2.16.1",
+    "kafka-python==3.0.12",
+    "aiokafka==0.14.0",
+    "lz4",
+    "zstandard",
+    "python-snappy",
+    "pytest==9.0.2",
+];
+
+/// Runs the client tests on each of `kinds`, or on all that this machine can run.
+///
+/// # Errors
+/// When a store does not start or a test fails; the other stores are tried all the same.
+pub fn run(kinds: &[StoreKind], filter: Option<&str>) -> Result<()> {
+    process::run(process::cargo().args(["build", "--release", "--package", "tidelog"]))?;
+    let kinds = if kinds.is_empty() { StoreKind::available() } else { kinds.to_vec() };
+    let python = stores::python_environment("clients", &REQUIREMENTS, None)?;
+    let scratch = std::env::temp_dir().join(format!("tidelog-e2e-{}", std::process::id()));
+    let mut failed = Vec::new();
+    for kind in kinds {
+        let folder = scratch.join(kind.name());
+        let store = stores::start(kind, &folder, "tidelog-e2e")?;
+        local::init_bucket(&store)?;
+        let mut tests = Command::new(&python);
+        tests.args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no", "tests/clients"]);
+        if let Some(filter) = filter {
+            tests.args(["-k", filter]);
+        }
+        tests
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .env("TIDELOG_BIN", process::tidelog_binary())
+            .env("TIDELOG_TEST_STORE_KIND", kind.name())
+            .env("TIDELOG_TEST_STORE", &store.url)
+            .env("TIDELOG_TEST_ENDPOINT", store.endpoint.as_deref().unwrap_or(""))
+            .env("TIDELOG_TEST_SCRATCH", &folder)
+            .envs(store.environment.iter().map(|(name, value)| (name, value)));
+        println!("clients on {}", kind.name());
+        if let Err(error) = process::run(&mut tests) {
+            eprintln!("{error:#}");
+            failed.push(kind.name());
+        }
+    }
+    if !failed.is_empty() {
+        bail!("client tests failed on {}; files are in {}", failed.join(", "), scratch.display());
+    }
+    fs::remove_dir_all(&scratch).with_context(|| format!("remove {}", scratch.display()))
+}

@@ -1,0 +1,161 @@
+//! Running programs: from the repository's root, with their failure told, and never left behind.
+
+use std::{
+    env, fs,
+    net::TcpListener,
+    os::unix::process::CommandExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+/// The root of the repository.
+///
+/// # Panics
+/// Where this crate was moved out of `crates/xtask`.
+#[must_use]
+pub fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("xtask lies two folders deep").to_owned()
+}
+
+/// Where downloaded programs and test environments are kept between runs, outside of the repository.
+///
+/// # Errors
+/// When the folder cannot be made.
+pub fn cache() -> Result<PathBuf> {
+    let base = env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))
+        .unwrap_or_else(env::temp_dir);
+    let folder = base.join("tidelog");
+    fs::create_dir_all(&folder).with_context(|| format!("make the cache folder {}", folder.display()))?;
+    Ok(folder)
+}
+
+/// Cargo's target directory as this run uses it.
+#[must_use]
+pub fn target() -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository().join("target"), PathBuf::from)
+}
+
+/// The built `tidelog` program.
+#[must_use]
+pub fn tidelog_binary() -> PathBuf {
+    target().join("release/tidelog")
+}
+
+/// Runs a command from the repository's root and fails when it does.
+///
+/// # Errors
+/// When it cannot be started or does not exit with 0.
+pub fn run(command: &mut Command) -> Result<()> {
+    command.current_dir(repository()).stdin(Stdio::null());
+    let status = command.status().with_context(|| format!("start {command:?}"))?;
+    if !status.success() {
+        bail!("{command:?} ended with {status}");
+    }
+    Ok(())
+}
+
+/// The standard output of a command that must succeed.
+///
+/// # Errors
+/// When it cannot be started or does not exit with 0; its standard error is in the text.
+pub fn output(command: &mut Command) -> Result<String> {
+    let output = command
+        .current_dir(repository())
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("start {command:?}"))?;
+    if !output.status.success() {
+        bail!("{command:?} ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    }
+    String::from_utf8(output.stdout).context("the output is not UTF-8")
+}
+
+/// `cargo` as the one that runs this.
+#[must_use]
+pub fn cargo() -> Command {
+    Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// The path of a program, if it is on the PATH.
+#[must_use]
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    let paths = env::var_os("PATH")?;
+    env::split_paths(&paths).map(|folder| folder.join(name)).find(|path| path.is_file())
+}
+
+/// A TCP port of the loopback interface that nobody uses at this moment.
+///
+/// # Errors
+/// When the machine gives none.
+pub fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0").context("bind a free port")?.local_addr()?.port())
+}
+
+/// A program in the background, in a process group of its own, which ends with this value.
+#[derive(Debug)]
+pub struct Background {
+    name: String,
+    child: Child,
+}
+
+impl Background {
+    /// Starts a program with its output in `log`.
+    ///
+    /// # Errors
+    /// When the log cannot be written or the program not be started.
+    pub fn start(name: &str, command: &mut Command, log: &Path) -> Result<Self> {
+        let output = fs::File::create(log).with_context(|| format!("create {}", log.display()))?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("start {name}: {command:?}"))?;
+        Ok(Self { name: name.to_owned(), child })
+    }
+
+    /// Fails when the program has ended.
+    ///
+    /// # Errors
+    /// With its exit status.
+    pub fn check_alive(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            Some(status) => bail!("{} ended with {status}", self.name),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let group = format!("-{}", self.child.id());
+        for signal in ["-TERM", "-KILL"] {
+            // The program may be gone already; that is what is wanted.
+            let _ = Command::new("kill").args([signal, "--", &group]).stderr(Stdio::null()).status();
+            for _ in 0..50 {
+                if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
+                    return;
+                }
+                pause(100);
+            }
+        }
+    }
+}
+
+/// Waits for some milliseconds.
+#[expect(clippy::disallowed_methods, reason = "xtask polls other programs and is never simulated")]
+pub fn pause(milliseconds: u64) {
+    std::thread::sleep(std::time::Duration::from_millis(milliseconds));
+}
+
+/// The time now, to measure a stage.
+#[expect(clippy::disallowed_methods, reason = "xtask measures real time and is never simulated")]
+#[must_use]
+pub fn now() -> std::time::Instant {
+    std::time::Instant::now()
+}
