@@ -7,3 +7,4 @@
 //! Start reading at [`partition`] for the log's rules and at [`producers`] for idempotence.
 
 pub mod producers;
+pub mod topic_config;

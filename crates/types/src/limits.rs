@@ -38,3 +38,6 @@ pub const PARTITIONS_PER_TOPIC_MAX: i32 = 10_000;
 
 /// Producer ids in one block of the controller: Kafka's number.
 pub const PRODUCER_ID_BLOCK: i64 = 1_000;
+
+/// Producers that one partition remembers: at about 400 bytes each this bounds the state, and its snapshot, to 4 MB.
+pub const PRODUCERS_PER_PARTITION_MAX: usize = 10_000;
