@@ -1,0 +1,182 @@
+//! Checks of values, with Kafka's words for what is wrong.
+
+use thiserror::Error;
+
+use super::keys::{ConfigType, Key, Rule};
+
+/// Why a configuration is refused. The texts are Kafka's, since people search for them.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ConfigError {
+    /// No topic has such a key.
+    #[error("Unknown topic config name: {key}")]
+    UnknownTopicKey {
+        /// The name that was given.
+        key: String,
+    },
+    /// No broker has such a key.
+    #[error("Unknown broker config name: {key}")]
+    UnknownBrokerKey {
+        /// The name that was given.
+        key: String,
+    },
+    /// The key cannot be altered while the broker runs.
+    #[error("Cannot update these configs dynamically: Set({key})")]
+    ReadOnly {
+        /// The key.
+        key: String,
+    },
+    /// A null where a value is needed.
+    #[error("Null value not supported for topic configs: {key}")]
+    Null {
+        /// The key.
+        key: String,
+    },
+    /// The value breaks the key's type or rule.
+    #[error("Invalid value {value} for configuration {key}: {reason}")]
+    Invalid {
+        /// The key.
+        key: String,
+        /// What was given.
+        value: String,
+        /// The rule, in Kafka's words.
+        reason: String,
+    },
+    /// APPEND or SUBTRACT on a key that holds no list.
+    #[error("Can't {operation} to key {key} because its type is not LIST.")]
+    NotAList {
+        /// The key.
+        key: String,
+        /// `APPEND` or `SUBTRACT`.
+        operation: &'static str,
+    },
+    /// Two values that cannot stand together.
+    #[error("{text}")]
+    Conflict {
+        /// Which, and why.
+        text: String,
+    },
+}
+
+fn invalid(key: &Key, value: &str, reason: impl Into<String>) -> ConfigError {
+    ConfigError::Invalid {
+        key: key.name.to_owned(),
+        value: value.chars().take(256).collect(),
+        reason: reason.into(),
+    }
+}
+
+/// The words of a list value: separated by commas, spaces around them dropped, empty ones too.
+pub(super) fn words(value: &str) -> impl Iterator<Item = &str> {
+    value.split(',').map(str::trim).filter(|word| !word.is_empty())
+}
+
+pub(super) fn boolean(value: &str) -> Option<bool> {
+    let value = value.trim();
+    if value.eq_ignore_ascii_case("true") {
+        Some(true)
+    } else if value.eq_ignore_ascii_case("false") {
+        Some(false)
+    } else {
+        None
+    }
+}
+
+/// Checks a value against its key's type and rule.
+///
+/// # Errors
+/// Kafka's words for what is wrong.
+pub fn check(key: &Key, value: &str) -> Result<(), ConfigError> {
+    match key.kind {
+        ConfigType::Boolean => match boolean(value) {
+            Some(_) => Ok(()),
+            None => Err(invalid(key, value, "Expected value to be either true or false")),
+        },
+        ConfigType::String => check_word(key, value.trim(), value),
+        ConfigType::List => check_list(key, value),
+        ConfigType::Double => check_ratio(key, value),
+        ConfigType::Int => match value.trim().parse::<i32>() {
+            Ok(number) => check_number(key, value, i64::from(number)),
+            Err(_) => Err(invalid(key, value, "Not a number of type INT")),
+        },
+        ConfigType::Long => match value.trim().parse::<i64>() {
+            Ok(number) => check_number(key, value, number),
+            Err(_) => Err(invalid(key, value, "Not a number of type LONG")),
+        },
+    }
+}
+
+fn check_number(key: &Key, value: &str, number: i64) -> Result<(), ConfigError> {
+    match key.rule {
+        Rule::AtLeast(least) | Rule::Between(least, _) if number < least => {
+            Err(invalid(key, value, format!("Value must be at least {least}")))
+        }
+        Rule::Between(_, most) if number > most => {
+            Err(invalid(key, value, format!("Value must be no more than {most}")))
+        }
+        Rule::GzipLevel if number != -1 && !(1..=9).contains(&number) => {
+            Err(invalid(key, value, "Value must be between 1 and 9 or equal to -1"))
+        }
+        Rule::Any
+        | Rule::AtLeast(_)
+        | Rule::Between(..)
+        | Rule::GzipLevel
+        | Rule::Ratio
+        | Rule::OneOf(_)
+        | Rule::ThrottledReplicas => Ok(()),
+    }
+}
+
+fn check_ratio(key: &Key, value: &str) -> Result<(), ConfigError> {
+    match value.trim().parse::<f64>() {
+        Ok(number) if (0.0..=1.0).contains(&number) => Ok(()),
+        Ok(number) if number < 0.0 => Err(invalid(key, value, "Value must be at least 0")),
+        Ok(number) if number > 1.0 => Err(invalid(key, value, "Value must be no more than 1")),
+        Ok(_) | Err(_) => Err(invalid(key, value, "Not a number of type DOUBLE")),
+    }
+}
+
+fn check_word(key: &Key, word: &str, value: &str) -> Result<(), ConfigError> {
+    match key.rule {
+        Rule::OneOf(allowed) if !allowed.contains(&word) => {
+            Err(invalid(key, value, format!("String must be one of: {}", allowed.join(", "))))
+        }
+        Rule::Any
+        | Rule::AtLeast(_)
+        | Rule::Between(..)
+        | Rule::GzipLevel
+        | Rule::Ratio
+        | Rule::OneOf(_)
+        | Rule::ThrottledReplicas => Ok(()),
+    }
+}
+
+fn check_list(key: &Key, value: &str) -> Result<(), ConfigError> {
+    if key.rule == Rule::ThrottledReplicas {
+        let pair = |word: &str| {
+            word.split_once(':').is_some_and(|(partition, broker)| {
+                partition.parse::<u32>().is_ok() && broker.parse::<u32>().is_ok()
+            })
+        };
+        if value.trim() == "*" || words(value).all(pair) {
+            return Ok(());
+        }
+        return Err(invalid(
+            key,
+            value,
+            "Must be the literal '*' or a list of replicas in the following format: [partitionId]:[brokerId],[partitionId]:[brokerId],...",
+        ));
+    }
+    let mut seen = Vec::new();
+    for word in words(value) {
+        check_word(key, word, word)?;
+        if seen.contains(&word) {
+            return Err(invalid(
+                key,
+                value,
+                format!("Configuration '{}' values must not be duplicated.", key.name),
+            ));
+        }
+        seen.push(word);
+    }
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! The answers of DescribeConfigs: every key, its value, where the value comes from, and what stands behind it.
+
+use std::collections::BTreeMap;
+
+use super::{
+    BrokerSettings,
+    keys::{BROKER_KEYS, ConfigType, Key, TOPIC_KEYS},
+};
+
+/// Where a value comes from, the strongest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source {
+    /// The topic's own override.
+    DynamicTopic,
+    /// The replicated override of this broker.
+    DynamicBroker,
+    /// The replicated override of all brokers.
+    DynamicDefaultBroker,
+    /// The broker's file, environment or flags.
+    StaticBroker,
+    /// Nobody set it.
+    Default,
+}
+
+/// One value that stands behind another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SynonymValue {
+    /// The key, of the topic or of the broker.
+    pub name: &'static str,
+    /// Its value.
+    pub value: String,
+    /// Where that comes from.
+    pub source: Source,
+}
+
+/// One described key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Description {
+    /// The key.
+    pub name: &'static str,
+    /// Its value in force; `None` is Kafka's null.
+    pub value: Option<String>,
+    /// Where it comes from.
+    pub source: Source,
+    /// Whether it cannot be altered while the broker runs.
+    pub read_only: bool,
+    /// Whether the value is a secret. None of ours is.
+    pub sensitive: bool,
+    /// The type of its values.
+    pub kind: ConfigType,
+    /// The values behind it, the one in force first.
+    pub synonyms: Vec<SynonymValue>,
+    /// What it does.
+    pub documentation: &'static str,
+}
+
+impl Description {
+    /// Kafka's `is_default` of old versions: nobody set the value. An override that equals the default is no default.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        self.source == Source::Default
+    }
+}
+
+/// Describes every key of a topic with these overrides.
+#[must_use]
+pub fn describe_topic(broker: &BrokerSettings, overrides: &BTreeMap<String, String>) -> Vec<Description> {
+    TOPIC_KEYS.iter().map(|key| describe_topic_key(key, broker, overrides)).collect()
+}
+
+fn describe_topic_key(
+    key: &'static Key,
+    broker: &BrokerSettings,
+    overrides: &BTreeMap<String, String>,
+) -> Description {
+    let mut synonyms = Vec::new();
+    if let Some(value) = overrides.get(key.name) {
+        synonyms.push(SynonymValue { name: key.name, value: value.clone(), source: Source::DynamicTopic });
+    }
+    for synonym in key.synonyms {
+        synonyms.extend(broker.values(synonym.key));
+    }
+    // A synonym in hours stands behind one in milliseconds of the same source only.
+    synonyms.sort_by_key(|value| value.source);
+    let (value, source) = super::topic_value(key, broker, overrides);
+    Description {
+        name: key.name,
+        value: Some(value),
+        source,
+        read_only: false,
+        sensitive: false,
+        kind: key.kind,
+        synonyms,
+        documentation: key.documentation,
+    }
+}
+
+/// Describes every key of a broker.
+#[must_use]
+pub fn describe_broker(broker: &BrokerSettings) -> Vec<Description> {
+    BROKER_KEYS
+        .iter()
+        .map(|key| {
+            let synonyms = broker.values(key.name);
+            let first = synonyms.first();
+            Description {
+                name: key.name,
+                value: first.map(|synonym| synonym.value.clone()),
+                source: first.map_or(Source::Default, |synonym| synonym.source),
+                read_only: key.read_only,
+                sensitive: false,
+                kind: key.kind,
+                synonyms,
+                documentation: key.documentation,
+            }
+        })
+        .collect()
+}
+
+/// Describes the replicated overrides of all brokers (the broker resource without a name): only what is set there.
+#[must_use]
+pub fn describe_broker_defaults(overrides: &BTreeMap<String, String>) -> Vec<Description> {
+    BROKER_KEYS
+        .iter()
+        .filter_map(|key| {
+            let value = overrides.get(key.name)?;
+            let source = Source::DynamicDefaultBroker;
+            Some(Description {
+                name: key.name,
+                value: Some(value.clone()),
+                source,
+                read_only: key.read_only,
+                sensitive: false,
+                kind: key.kind,
+                synonyms: vec![SynonymValue { name: key.name, value: value.clone(), source }],
+                documentation: key.documentation,
+            })
+        })
+        .collect()
+}

@@ -1,0 +1,741 @@
+//! The tables of keys: names, types, defaults, synonyms and rules.
+//!
+//! Names, types and defaults are Apache Kafka 4.3's, save where the product differs on purpose: those lines say so.
+//! Every key of a Kafka topic is accepted, since tools copy whole configurations; one that has nothing to act on here says
+//! that in its documentation.
+
+/// The type of a value, as DescribeConfigs names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConfigType {
+    /// `true` or `false`.
+    Boolean,
+    /// Any text, or one of a few words.
+    String,
+    /// A signed 32-bit number.
+    Int,
+    /// A signed 64-bit number.
+    Long,
+    /// A floating-point number.
+    Double,
+    /// Words separated by commas.
+    List,
+}
+
+/// What a value must keep to beyond its type.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Rule {
+    /// Nothing more.
+    Any,
+    /// At least this.
+    AtLeast(i64),
+    /// Between these, both inclusive.
+    Between(i64, i64),
+    /// Gzip's levels: -1 for the codec's own choice, or 1 to 9.
+    GzipLevel,
+    /// A number from 0 to 1.
+    Ratio,
+    /// One of these words (each of them, for a list).
+    OneOf(&'static [&'static str]),
+    /// `*`, or `partition:broker` pairs.
+    ThrottledReplicas,
+}
+
+/// Where a topic key finds its value when the topic does not set it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Synonym {
+    /// The broker's key.
+    pub key: &'static str,
+    /// What the broker's number is multiplied with: hours and minutes become milliseconds.
+    pub factor: i64,
+}
+
+/// One configuration key.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Key {
+    /// Kafka's name, or ours where Kafka has none.
+    pub name: &'static str,
+    /// The type of its values.
+    pub kind: ConfigType,
+    /// The value where nobody set one; `None` is Kafka's null.
+    pub default: Option<&'static str>,
+    /// The values that are allowed.
+    pub rule: Rule,
+    /// The broker keys that it falls back to, first wins.
+    pub synonyms: &'static [Synonym],
+    /// A broker key that cannot be altered while the broker runs.
+    pub read_only: bool,
+    /// What it does, in a sentence.
+    pub documentation: &'static str,
+}
+
+use ConfigType::{Boolean, Double, Int, List, Long, String};
+use Rule::{Any, AtLeast, Between, GzipLevel, OneOf, Ratio, ThrottledReplicas};
+
+/// The least `segment.bytes`. Kafka's is 1 MiB since 4.0; small segments are harmless here, since a segment is no file
+/// descriptor while it is idle, and they let a test or a demo reach the bucket with little data.
+pub const SEGMENT_BYTES_MIN: i64 = 4096;
+
+const CODECS: &[&str] = &["uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"];
+const POLICIES: &[&str] = &["compact", "delete"];
+const TIMESTAMP_TYPES: &[&str] = &["CreateTime", "LogAppendTime"];
+const FLUSH_DEFAULTS: &[&str] = &["synced", "replicated"];
+const LONG_MAX: &str = "9223372036854775807";
+const ZSTD_LEVEL_MIN: i64 = -131_072;
+
+macro_rules! synonyms {
+    ($($key:literal),*) => { &[$(Synonym { key: $key, factor: 1 }),*] };
+    (ms $first:literal, minutes $second:literal, hours $third:literal) => {
+        &[
+            Synonym { key: $first, factor: 1 },
+            Synonym { key: $second, factor: 60_000 },
+            Synonym { key: $third, factor: 3_600_000 },
+        ]
+    };
+    (ms $first:literal, hours $third:literal) => {
+        &[Synonym { key: $first, factor: 1 }, Synonym { key: $third, factor: 3_600_000 }]
+    };
+}
+
+const fn topic(
+    name: &'static str,
+    kind: ConfigType,
+    default: &'static str,
+    rule: Rule,
+    synonyms: &'static [Synonym],
+    documentation: &'static str,
+) -> Key {
+    Key { name, kind, default: Some(default), rule, synonyms, read_only: false, documentation }
+}
+
+/// Every key of a topic, in the order of names.
+pub static TOPIC_KEYS: &[Key] = &[
+    topic(
+        "cleanup.policy",
+        List,
+        "delete",
+        OneOf(POLICIES),
+        synonyms!["log.cleanup.policy"],
+        "How old records leave: `delete` by age and size, `compact` by key, both, or empty for never.",
+    ),
+    topic(
+        "compression.gzip.level",
+        Int,
+        "-1",
+        GzipLevel,
+        synonyms!["compression.gzip.level"],
+        "The level when `compression.type` is gzip and the broker compresses.",
+    ),
+    topic(
+        "compression.lz4.level",
+        Int,
+        "9",
+        Between(1, 17),
+        synonyms!["compression.lz4.level"],
+        "The level when `compression.type` is lz4. Kept for tools: the broker's lz4 has one level.",
+    ),
+    topic(
+        "compression.type",
+        String,
+        "producer",
+        OneOf(CODECS),
+        synonyms!["compression.type"],
+        "The codec that batches are stored with; `producer` keeps what was sent, and is the only one that costs nothing.",
+    ),
+    topic(
+        "compression.zstd.level",
+        Int,
+        "3",
+        Between(ZSTD_LEVEL_MIN, 22),
+        synonyms!["compression.zstd.level"],
+        "The level when `compression.type` is zstd and the broker compresses.",
+    ),
+    topic(
+        "delete.retention.ms",
+        Long,
+        "86400000",
+        AtLeast(0),
+        synonyms!["log.cleaner.delete.retention.ms"],
+        "How long the delete markers of a compacted topic stay after their first cleaning.",
+    ),
+    topic(
+        "file.delete.delay.ms",
+        Long,
+        "60000",
+        AtLeast(0),
+        synonyms!["log.segment.delete.delay.ms"],
+        "Kept for tools: files go when no read needs them any more.",
+    ),
+    topic(
+        "flush.messages",
+        Long,
+        LONG_MAX,
+        AtLeast(1),
+        synonyms!["log.flush.interval.messages"],
+        "With `log.flush.default=replicated`: records after which the log is synced.",
+    ),
+    topic(
+        "flush.ms",
+        Long,
+        LONG_MAX,
+        AtLeast(0),
+        synonyms!["log.flush.interval.ms"],
+        "With `log.flush.default=replicated`: time after which the log is synced.",
+    ),
+    topic(
+        "follower.replication.throttled.replicas",
+        List,
+        "",
+        ThrottledReplicas,
+        &[],
+        "Kept for tools: replication has no throttle.",
+    ),
+    topic(
+        "index.interval.bytes",
+        Int,
+        "4096",
+        AtLeast(0),
+        synonyms!["log.index.interval.bytes"],
+        "Bytes of a local segment between two entries of its index.",
+    ),
+    topic(
+        "leader.replication.throttled.replicas",
+        List,
+        "",
+        ThrottledReplicas,
+        &[],
+        "Kept for tools: replication has no throttle.",
+    ),
+    topic(
+        "local.retention.bytes",
+        Long,
+        "-2",
+        AtLeast(-2),
+        synonyms!["log.local.retention.bytes"],
+        "Bytes kept on local disk once they are in the bucket; -2 is the broker's value, -1 is without limit.",
+    ),
+    topic(
+        "local.retention.ms",
+        Long,
+        "21600000",
+        AtLeast(-2),
+        synonyms!["log.local.retention.ms"],
+        "How long records stay on local disk once they are in the bucket; -2 is the broker's value, -1 is without limit.",
+    ),
+    topic(
+        "max.compaction.lag.ms",
+        Long,
+        LONG_MAX,
+        AtLeast(1),
+        synonyms!["log.cleaner.max.compaction.lag.ms"],
+        "The longest time that a record may stay uncleaned in a compacted topic.",
+    ),
+    topic(
+        "max.message.bytes",
+        Int,
+        "1048588",
+        AtLeast(0),
+        synonyms!["message.max.bytes"],
+        "The largest record batch that is accepted, compressed as it came.",
+    ),
+    topic(
+        "message.timestamp.after.max.ms",
+        Long,
+        "3600000",
+        AtLeast(0),
+        synonyms!["log.message.timestamp.after.max.ms"],
+        "How far in the future a record's timestamp may lie.",
+    ),
+    topic(
+        "message.timestamp.before.max.ms",
+        Long,
+        LONG_MAX,
+        AtLeast(0),
+        synonyms!["log.message.timestamp.before.max.ms"],
+        "How far in the past a record's timestamp may lie.",
+    ),
+    topic(
+        "message.timestamp.type",
+        String,
+        "CreateTime",
+        OneOf(TIMESTAMP_TYPES),
+        synonyms!["log.message.timestamp.type"],
+        "Whose timestamp a record carries: the producer's, or the broker's at the append.",
+    ),
+    topic(
+        "min.cleanable.dirty.ratio",
+        Double,
+        "0.5",
+        Ratio,
+        synonyms!["log.cleaner.min.cleanable.ratio"],
+        "The share of uncleaned bytes at which a compacted topic is cleaned.",
+    ),
+    topic(
+        "min.compaction.lag.ms",
+        Long,
+        "0",
+        AtLeast(0),
+        synonyms!["log.cleaner.min.compaction.lag.ms"],
+        "The least time that a record stays uncleaned in a compacted topic.",
+    ),
+    topic(
+        "min.insync.replicas",
+        Int,
+        "1",
+        AtLeast(1),
+        synonyms!["min.insync.replicas"],
+        "In-sync replicas without which a produce with acks=all is refused.",
+    ),
+    topic(
+        "preallocate",
+        Boolean,
+        "false",
+        Any,
+        synonyms!["log.preallocate"],
+        "Kept for tools: the journal is allocated ahead whatever this says.",
+    ),
+    topic(
+        "remote.log.copy.disable",
+        Boolean,
+        "false",
+        Any,
+        &[],
+        "Stops uploads; what is in the bucket stays and is served, and nothing more is evicted from local disk.",
+    ),
+    topic(
+        "remote.log.delete.on.disable",
+        Boolean,
+        "false",
+        Any,
+        &[],
+        "Whether turning `remote.storage.enable` off deletes what is in the bucket; without it, it cannot be turned off.",
+    ),
+    // Kafka's default is false. Tiering is what this broker is for.
+    topic(
+        "remote.storage.enable",
+        Boolean,
+        "true",
+        Any,
+        &[],
+        "Whether sealed segments move to the bucket and are served from there.",
+    ),
+    topic(
+        "retention.bytes",
+        Long,
+        "-1",
+        Any,
+        synonyms!["log.retention.bytes"],
+        "Bytes of a partition kept in all tiers together; -1 is without limit.",
+    ),
+    topic(
+        "retention.ms",
+        Long,
+        "604800000",
+        AtLeast(-1),
+        synonyms![ms "log.retention.ms", minutes "log.retention.minutes", hours "log.retention.hours"],
+        "How long records are kept, in whichever tier; -1 is without limit.",
+    ),
+    topic(
+        "segment.bytes",
+        Int,
+        "1073741824",
+        AtLeast(SEGMENT_BYTES_MIN),
+        synonyms!["log.segment.bytes"],
+        "The size at which a segment is sealed.",
+    ),
+    topic(
+        "segment.index.bytes",
+        Int,
+        "10485760",
+        AtLeast(4),
+        synonyms!["log.index.size.max.bytes"],
+        "Kept for tools: an index is as large as its segment needs.",
+    ),
+    topic(
+        "segment.jitter.ms",
+        Long,
+        "0",
+        AtLeast(0),
+        synonyms![ms "log.roll.jitter.ms", hours "log.roll.jitter.hours"],
+        "The most that is taken from `segment.ms` by chance, so that partitions do not seal all at once.",
+    ),
+    topic(
+        "segment.ms",
+        Long,
+        "604800000",
+        AtLeast(1),
+        synonyms![ms "log.roll.ms", hours "log.roll.hours"],
+        "The age at which the next append seals a segment.",
+    ),
+    topic(
+        "unclean.leader.election.enable",
+        Boolean,
+        "false",
+        Any,
+        synonyms!["unclean.leader.election.enable"],
+        "Whether a replica that is not in sync may lead when no other can.",
+    ),
+];
+
+const fn fixed(
+    name: &'static str,
+    kind: ConfigType,
+    default: Option<&'static str>,
+    rule: Rule,
+    documentation: &'static str,
+) -> Key {
+    Key { name, kind, default, rule, synonyms: &[], read_only: true, documentation }
+}
+
+const fn dynamic(
+    name: &'static str,
+    kind: ConfigType,
+    default: Option<&'static str>,
+    rule: Rule,
+    documentation: &'static str,
+) -> Key {
+    Key { name, kind, default, rule, synonyms: &[], read_only: false, documentation }
+}
+
+/// Every key of a broker, in the order of names. Those that are not read-only are also kept in the replicated state, for one
+/// broker or for all, and take effect without a restart.
+pub static BROKER_KEYS: &[Key] = &[
+    fixed("advertised.listeners", String, None, Any, "The addresses that clients are told, by listener."),
+    dynamic(
+        "auto.create.topics.enable",
+        Boolean,
+        Some("true"),
+        Any,
+        "Whether a topic is created when a client asks for it by name.",
+    ),
+    fixed("broker.rack", String, None, Any, "The rack of this broker."),
+    dynamic("compression.gzip.level", Int, Some("-1"), GzipLevel, "The default of the topic key."),
+    dynamic("compression.lz4.level", Int, Some("9"), Between(1, 17), "The default of the topic key."),
+    dynamic("compression.type", String, Some("producer"), OneOf(CODECS), "The default of the topic key."),
+    dynamic(
+        "compression.zstd.level",
+        Int,
+        Some("3"),
+        Between(ZSTD_LEVEL_MIN, 22),
+        "The default of the topic key.",
+    ),
+    fixed(
+        "connections.max.idle.ms",
+        Long,
+        Some("600000"),
+        AtLeast(0),
+        "A connection without a request for this long is closed.",
+    ),
+    dynamic(
+        "default.replication.factor",
+        Int,
+        Some("1"),
+        AtLeast(1),
+        "Replicas of a topic whose creator names none.",
+    ),
+    fixed("delete.topic.enable", Boolean, Some("true"), Any, "Whether topics can be deleted."),
+    fixed("fetch.max.bytes", Int, Some("57671680"), AtLeast(1024), "The most bytes of one fetch response."),
+    fixed(
+        "listeners",
+        String,
+        Some("PLAINTEXT://127.0.0.1:9092"),
+        Any,
+        "The addresses that are listened on, by name.",
+    ),
+    fixed(
+        "local.disk.bytes.max",
+        Long,
+        None,
+        AtLeast(0),
+        "Bytes of local disk above which tiered segments are evicted, oldest first; 80% of the file system where unset.",
+    ),
+    dynamic(
+        "log.cleaner.delete.retention.ms",
+        Long,
+        Some("86400000"),
+        AtLeast(0),
+        "The default of `delete.retention.ms`.",
+    ),
+    dynamic(
+        "log.cleaner.max.compaction.lag.ms",
+        Long,
+        Some(LONG_MAX),
+        AtLeast(1),
+        "The default of `max.compaction.lag.ms`.",
+    ),
+    dynamic(
+        "log.cleaner.min.cleanable.ratio",
+        Double,
+        Some("0.5"),
+        Ratio,
+        "The default of `min.cleanable.dirty.ratio`.",
+    ),
+    dynamic(
+        "log.cleaner.min.compaction.lag.ms",
+        Long,
+        Some("0"),
+        AtLeast(0),
+        "The default of `min.compaction.lag.ms`.",
+    ),
+    dynamic("log.cleanup.policy", List, Some("delete"), OneOf(POLICIES), "The default of `cleanup.policy`."),
+    fixed("log.dirs", String, Some("./tidelog-data"), Any, "The data directory; there is one."),
+    fixed(
+        "log.flush.default",
+        String,
+        Some("synced"),
+        OneOf(FLUSH_DEFAULTS),
+        "`synced`: acks=all and the high watermark wait for a sync. `replicated`: Kafka's behaviour, no sync before either.",
+    ),
+    dynamic(
+        "log.flush.interval.messages",
+        Long,
+        Some(LONG_MAX),
+        AtLeast(1),
+        "The default of `flush.messages`.",
+    ),
+    dynamic("log.flush.interval.ms", Long, None, AtLeast(0), "The default of `flush.ms`."),
+    fixed(
+        "log.flush.linger.ms",
+        Long,
+        Some("5"),
+        AtLeast(0),
+        "How soon a sync comes while nobody waits for one.",
+    ),
+    dynamic(
+        "log.index.interval.bytes",
+        Int,
+        Some("4096"),
+        AtLeast(0),
+        "The default of `index.interval.bytes`.",
+    ),
+    dynamic(
+        "log.index.size.max.bytes",
+        Int,
+        Some("10485760"),
+        AtLeast(4),
+        "The default of `segment.index.bytes`.",
+    ),
+    fixed(
+        "log.journal.bytes.max",
+        Long,
+        Some("1073741824"),
+        AtLeast(1_048_576),
+        "Bytes of the journal before appends wait; at most a tenth of the file system.",
+    ),
+    fixed(
+        "log.journal.file.bytes",
+        Long,
+        Some("67108864"),
+        AtLeast(1_048_576),
+        "The size of one file of the journal.",
+    ),
+    dynamic(
+        "log.local.retention.bytes",
+        Long,
+        Some("-2"),
+        AtLeast(-2),
+        "The default of `local.retention.bytes`; -2 is whatever `retention.bytes` allows.",
+    ),
+    // Kafka's default is -2, "all of it".
+    dynamic(
+        "log.local.retention.ms",
+        Long,
+        Some("21600000"),
+        AtLeast(-2),
+        "The default of `local.retention.ms`; -2 is whatever `retention.ms` allows.",
+    ),
+    dynamic(
+        "log.message.timestamp.after.max.ms",
+        Long,
+        Some("3600000"),
+        AtLeast(0),
+        "The default of the topic key.",
+    ),
+    dynamic(
+        "log.message.timestamp.before.max.ms",
+        Long,
+        Some(LONG_MAX),
+        AtLeast(0),
+        "The default of the topic key.",
+    ),
+    dynamic(
+        "log.message.timestamp.type",
+        String,
+        Some("CreateTime"),
+        OneOf(TIMESTAMP_TYPES),
+        "The default of the topic key.",
+    ),
+    dynamic("log.preallocate", Boolean, Some("false"), Any, "The default of `preallocate`."),
+    dynamic("log.retention.bytes", Long, Some("-1"), Any, "The default of `retention.bytes`."),
+    fixed("log.retention.hours", Int, Some("168"), Any, "The default of `retention.ms`, in hours."),
+    fixed("log.retention.minutes", Int, None, Any, "The default of `retention.ms`, in minutes."),
+    dynamic("log.retention.ms", Long, None, AtLeast(-1), "The default of `retention.ms`."),
+    fixed("log.roll.hours", Int, Some("168"), AtLeast(1), "The default of `segment.ms`, in hours."),
+    fixed(
+        "log.roll.jitter.hours",
+        Int,
+        Some("0"),
+        AtLeast(0),
+        "The default of `segment.jitter.ms`, in hours.",
+    ),
+    dynamic("log.roll.jitter.ms", Long, None, AtLeast(0), "The default of `segment.jitter.ms`."),
+    dynamic("log.roll.ms", Long, None, AtLeast(1), "The default of `segment.ms`."),
+    dynamic(
+        "log.segment.bytes",
+        Int,
+        Some("1073741824"),
+        AtLeast(SEGMENT_BYTES_MIN),
+        "The default of `segment.bytes`.",
+    ),
+    dynamic(
+        "log.segment.delete.delay.ms",
+        Long,
+        Some("60000"),
+        AtLeast(0),
+        "The default of `file.delete.delay.ms`.",
+    ),
+    fixed(
+        "log.tail.bytes",
+        Long,
+        None,
+        AtLeast(1_048_576),
+        "Memory for the newest records of all partitions; chosen from the machine's memory where unset.",
+    ),
+    fixed(
+        "manifest.publish.ms",
+        Long,
+        Some("60000"),
+        AtLeast(1),
+        "How soon a manifest is published to the bucket after DeleteRecords.",
+    ),
+    fixed(
+        "max.connections",
+        Int,
+        Some("2147483647"),
+        AtLeast(0),
+        "Connections at once; the next one is closed.",
+    ),
+    fixed(
+        "max.incremental.fetch.session.cache.slots",
+        Int,
+        Some("1000"),
+        AtLeast(0),
+        "Incremental fetch sessions that are kept.",
+    ),
+    fixed(
+        "max.request.partition.size.limit",
+        Int,
+        Some("2000"),
+        AtLeast(1),
+        "Partitions in one DescribeTopicPartitions answer.",
+    ),
+    dynamic("message.max.bytes", Int, Some("1048588"), AtLeast(0), "The default of `max.message.bytes`."),
+    dynamic("min.insync.replicas", Int, Some("1"), AtLeast(1), "The default of the topic key."),
+    fixed("node.id", Int, Some("1"), AtLeast(0), "The number of this node."),
+    fixed("num.partitions", Int, Some("1"), AtLeast(1), "Partitions of a topic whose creator names none."),
+    fixed(
+        "producer.id.expiration.ms",
+        Int,
+        Some("86400000"),
+        AtLeast(1),
+        "How long an idle idempotent producer is remembered.",
+    ),
+    // Kafka's default is -1, without limit; an unbounded queue is not an option here.
+    fixed(
+        "queued.max.request.bytes",
+        Long,
+        Some("134217728"),
+        AtLeast(1_048_576),
+        "Bytes of Produce requests that are read and not yet appended; above it sockets wait.",
+    ),
+    fixed(
+        "remote.list.offsets.request.timeout.ms",
+        Long,
+        Some("30000"),
+        AtLeast(1),
+        "How long a look-up by time may wait for the bucket.",
+    ),
+    fixed(
+        "remote.log.storage.system.enable",
+        Boolean,
+        Some("true"),
+        Any,
+        "There is always a bucket; it cannot be turned off.",
+    ),
+    fixed("socket.request.max.bytes", Int, Some("104857600"), AtLeast(1), "The largest request frame."),
+    fixed(
+        "tier.cache.bytes",
+        Long,
+        Some("1073741824"),
+        AtLeast(0),
+        "Bytes of local disk for chunks read from the bucket.",
+    ),
+    fixed(
+        "tier.check.interval.ms",
+        Long,
+        Some("10000"),
+        AtLeast(1),
+        "The time between two looks for segments to upload.",
+    ),
+    fixed(
+        "tier.delete.grace.ms",
+        Long,
+        Some("300000"),
+        AtLeast(0),
+        "How long an object stays in the bucket after it left the manifest, so that reads in flight finish.",
+    ),
+    fixed(
+        "tier.object.target.bytes",
+        Long,
+        Some("67108864"),
+        Between(4096, 268_435_456),
+        "The size of one segment object.",
+    ),
+    fixed(
+        "tier.orphan.age.ms",
+        Long,
+        Some("86400000"),
+        AtLeast(1),
+        "The age at which an object that nothing names is deleted.",
+    ),
+    fixed(
+        "tier.read.memory.bytes",
+        Long,
+        Some("134217728"),
+        AtLeast(16_777_216),
+        "Memory for reads from the bucket.",
+    ),
+    fixed(
+        "tier.upload.max.lag.ms",
+        Long,
+        Some("3600000"),
+        AtLeast(1),
+        "The age at which an idle segment is sealed and uploaded.",
+    ),
+    fixed(
+        "tier.upload.memory.bytes",
+        Long,
+        Some("268435456"),
+        AtLeast(4_194_304),
+        "Memory for uploads on the way.",
+    ),
+    fixed(
+        "transaction.max.timeout.ms",
+        Int,
+        Some("900000"),
+        AtLeast(1),
+        "The longest timeout that a transactional producer may ask for.",
+    ),
+    dynamic("unclean.leader.election.enable", Boolean, Some("false"), Any, "The default of the topic key."),
+];
+
+/// The topic key of this name.
+#[must_use]
+pub fn topic_key(name: &str) -> Option<&'static Key> {
+    TOPIC_KEYS.binary_search_by(|key| key.name.cmp(name)).ok().map(|found| &TOPIC_KEYS[found])
+}
+
+/// The broker key of this name.
+#[must_use]
+pub fn broker_key(name: &str) -> Option<&'static Key> {
+    BROKER_KEYS.binary_search_by(|key| key.name.cmp(name)).ok().map(|found| &BROKER_KEYS[found])
+}

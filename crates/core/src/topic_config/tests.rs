@@ -1,0 +1,236 @@
+use std::collections::BTreeMap;
+
+use super::*;
+
+fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+fn refusal(pairs: &[(&str, &str)]) -> String {
+    let errors = TopicConfig::resolve(&BrokerSettings::default(), &map(pairs)).unwrap_err();
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+#[test]
+fn tables_are_sorted_and_their_defaults_are_valid() {
+    for table in [TOPIC_KEYS, BROKER_KEYS] {
+        assert!(table.windows(2).all(|pair| pair[0].name < pair[1].name), "look-ups are binary searches");
+        for key in table {
+            if let Some(default) = key.default {
+                assert_eq!(check(key, default), Ok(()), "{}", key.name);
+            }
+        }
+    }
+    for key in TOPIC_KEYS {
+        for synonym in key.synonyms {
+            let behind =
+                broker_key(synonym.key).unwrap_or_else(|| panic!("{} is no broker key", synonym.key));
+            if synonym.factor == 1 && behind.default.is_some() {
+                assert_eq!((behind.default, behind.kind), (key.default, key.kind), "{}", key.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_untouched_topic_has_the_products_defaults() {
+    let config = TopicConfig::resolve(&BrokerSettings::default(), &BTreeMap::new()).unwrap();
+    assert!(config.remote_storage_enable);
+    assert_eq!(config.local_retention_ms, Some(6 * 3_600_000));
+    assert_eq!(config.local_retention_bytes, None);
+    assert_eq!(config.retention_ms, Some(604_800_000));
+    assert_eq!(config.retention_bytes, None);
+    assert_eq!(config.segment_bytes, 1 << 30);
+    assert_eq!(config.max_message_bytes, 1_048_588);
+    assert_eq!(config.cleanup_policy, CleanupPolicy { compact: false, delete: true });
+    assert_eq!(config.flush_messages, None);
+}
+
+#[test]
+fn refusals_use_kafkas_words() {
+    assert_eq!(refusal(&[("foo", "1")]), "Unknown topic config name: foo");
+    assert_eq!(
+        refusal(&[("retention.ms", "-2")]),
+        "Invalid value -2 for configuration retention.ms: Value must be at least -1"
+    );
+    assert_eq!(
+        refusal(&[("retention.ms", "x")]),
+        "Invalid value x for configuration retention.ms: Not a number of type LONG"
+    );
+    assert_eq!(
+        refusal(&[("segment.bytes", "4294967296")]),
+        "Invalid value 4294967296 for configuration segment.bytes: Not a number of type INT"
+    );
+    assert_eq!(
+        refusal(&[("segment.bytes", "4095")]),
+        "Invalid value 4095 for configuration segment.bytes: Value must be at least 4096"
+    );
+    assert_eq!(
+        refusal(&[("preallocate", "yes")]),
+        "Invalid value yes for configuration preallocate: Expected value to be either true or false"
+    );
+    assert_eq!(
+        refusal(&[("cleanup.policy", "delete,squash")]),
+        "Invalid value squash for configuration cleanup.policy: String must be one of: compact, delete"
+    );
+    assert_eq!(
+        refusal(&[("min.cleanable.dirty.ratio", "1.5")]),
+        "Invalid value 1.5 for configuration min.cleanable.dirty.ratio: Value must be no more than 1"
+    );
+    assert_eq!(
+        refusal(&[("min.cleanable.dirty.ratio", "NaN")]),
+        "Invalid value NaN for configuration min.cleanable.dirty.ratio: Not a number of type DOUBLE"
+    );
+    assert_eq!(
+        refusal(&[("compression.gzip.level", "0")]),
+        "Invalid value 0 for configuration compression.gzip.level: Value must be between 1 and 9 or equal to -1"
+    );
+}
+
+#[test]
+fn all_wrong_settings_are_named_at_once() {
+    assert_eq!(
+        refusal(&[("a", "1"), ("retention.ms", "x")]),
+        "Unknown topic config name: a; Invalid value x for configuration retention.ms: Not a number of type LONG"
+    );
+}
+
+#[test]
+fn local_retention_cannot_exceed_the_total() {
+    assert_eq!(
+        refusal(&[("retention.ms", "1000"), ("local.retention.ms", "1001")]),
+        "Invalid value 1001 for configuration local.retention.ms: Value must not be more than property: retention.ms value."
+    );
+    assert_eq!(
+        refusal(&[("retention.bytes", "1000"), ("local.retention.bytes", "-1")]),
+        "Invalid value -1 for configuration local.retention.bytes: Value must not be -1 as retention.bytes value is set as 1000."
+    );
+    let config = TopicConfig::resolve(&BrokerSettings::default(), &map(&[("retention.ms", "1000")])).unwrap();
+    assert_eq!(config.local_retention_ms, Some(1000), "the broker's six hours give way");
+}
+
+#[test]
+fn minus_two_is_the_brokers_and_the_brokers_minus_two_is_all() {
+    let mut broker = BrokerSettings::default();
+    let overrides = map(&[("local.retention.ms", "-2"), ("retention.ms", "-1")]);
+    assert_eq!(TopicConfig::resolve(&broker, &overrides).unwrap().local_retention_ms, Some(21_600_000));
+    broker.static_values.insert("log.local.retention.ms".to_owned(), "-2".to_owned());
+    assert_eq!(TopicConfig::resolve(&broker, &overrides).unwrap().local_retention_ms, None);
+    let overrides = map(&[("local.retention.ms", "-2"), ("retention.ms", "5")]);
+    assert_eq!(TopicConfig::resolve(&broker, &overrides).unwrap().local_retention_ms, Some(5));
+}
+
+#[test]
+fn a_stronger_source_wins_whatever_its_unit() {
+    let mut broker = BrokerSettings::default();
+    broker.static_values.insert("log.retention.hours".to_owned(), "2".to_owned());
+    let resolved =
+        |broker: &BrokerSettings| TopicConfig::resolve(broker, &BTreeMap::new()).unwrap().retention_ms;
+    assert_eq!(resolved(&broker), Some(7_200_000));
+    broker.static_values.insert("log.retention.minutes".to_owned(), "3".to_owned());
+    assert_eq!(resolved(&broker), Some(180_000));
+    broker.dynamic_defaults.insert("log.retention.ms".to_owned(), "7".to_owned());
+    assert_eq!(resolved(&broker), Some(7));
+    broker.dynamic_defaults.clear();
+    broker.static_values = map(&[("log.retention.hours", "-1")]);
+    assert_eq!(resolved(&broker), None);
+}
+
+// B17
+#[test]
+fn an_override_that_equals_the_default_is_still_an_override() {
+    let overrides = map(&[("cleanup.policy", "delete"), ("retention.ms", "604800000")]);
+    let described = describe_topic(&BrokerSettings::default(), &overrides);
+    assert_eq!(described.len(), TOPIC_KEYS.len());
+    let of = |name: &str| described.iter().find(|entry| entry.name == name).unwrap();
+    let policy = of("cleanup.policy");
+    assert_eq!(
+        (policy.source, policy.is_default(), policy.value.as_deref()),
+        (Source::DynamicTopic, false, Some("delete"))
+    );
+    assert_eq!(
+        policy.synonyms,
+        vec![
+            SynonymValue { name: "cleanup.policy", value: "delete".to_owned(), source: Source::DynamicTopic },
+            SynonymValue { name: "log.cleanup.policy", value: "delete".to_owned(), source: Source::Default },
+        ]
+    );
+    let flush = of("flush.ms");
+    assert_eq!((flush.source, flush.is_default(), flush.synonyms.len()), (Source::Default, true, 0));
+    assert_eq!(flush.value.as_deref(), Some("9223372036854775807"));
+}
+
+#[test]
+fn a_static_value_shows_as_the_brokers() {
+    let mut broker = BrokerSettings::default();
+    broker.static_values.insert("log.segment.bytes".to_owned(), "65536".to_owned());
+    let described = describe_topic(&broker, &BTreeMap::new());
+    let entry = described.iter().find(|entry| entry.name == "segment.bytes").unwrap();
+    assert_eq!(
+        (entry.source, entry.value.as_deref(), entry.synonyms.len()),
+        (Source::StaticBroker, Some("65536"), 2)
+    );
+    let described = describe_broker(&broker);
+    let entry = described.iter().find(|entry| entry.name == "log.segment.bytes").unwrap();
+    assert_eq!(
+        (entry.source, entry.value.as_deref(), entry.read_only),
+        (Source::StaticBroker, Some("65536"), false)
+    );
+    let entry = described.iter().find(|entry| entry.name == "log.retention.ms").unwrap();
+    assert_eq!((entry.source, entry.value.as_deref()), (Source::Default, None));
+}
+
+#[test]
+fn list_operations_add_and_remove_words() {
+    let key = topic_key("cleanup.policy").unwrap();
+    let mut overrides = BTreeMap::new();
+    alter(key, &mut overrides, AlterOperation::Append("compact,delete".to_owned())).unwrap();
+    assert_eq!(overrides, map(&[("cleanup.policy", "delete,compact")]));
+    alter(key, &mut overrides, AlterOperation::Subtract("delete".to_owned())).unwrap();
+    assert_eq!(overrides, map(&[("cleanup.policy", "compact")]));
+    alter(key, &mut overrides, AlterOperation::Delete).unwrap();
+    assert_eq!(overrides, BTreeMap::new());
+    let key = topic_key("retention.ms").unwrap();
+    assert_eq!(
+        alter(key, &mut overrides, AlterOperation::Append("1".to_owned())).unwrap_err().to_string(),
+        "Can't APPEND to key retention.ms because its type is not LIST."
+    );
+}
+
+#[test]
+fn tiering_is_turned_off_only_with_its_data() {
+    let broker = BrokerSettings::default();
+    let on = TopicConfig::resolve(&broker, &BTreeMap::new()).unwrap();
+    let off = TopicConfig::resolve(&broker, &map(&[("remote.storage.enable", "false")])).unwrap();
+    assert!(on.check_change(&off).is_err());
+    let off = map(&[("remote.storage.enable", "false"), ("remote.log.delete.on.disable", "true")]);
+    assert_eq!(on.check_change(&TopicConfig::resolve(&broker, &off).unwrap()), Ok(()));
+}
+
+#[test]
+fn broker_settings_are_checked_by_name_type_and_whether_they_may_move() {
+    assert_eq!(check_broker_value("log.retention.ms", "5", true), Ok(()));
+    assert_eq!(
+        check_broker_value("node.id", "5", true).unwrap_err().to_string(),
+        "Cannot update these configs dynamically: Set(node.id)"
+    );
+    assert_eq!(check_broker_value("node.id", "5", false), Ok(()));
+    let errors = BrokerSettings::check_static(&map(&[("nope", "1"), ("num.partitions", "0")])).unwrap_err();
+    let texts: Vec<_> = errors.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        texts,
+        [
+            "Unknown broker config name: nope",
+            "Invalid value 0 for configuration num.partitions: Value must be at least 1"
+        ]
+    );
+}
+
+#[test]
+fn a_stored_value_that_is_refused_today_falls_back() {
+    let config = TopicConfig::resolve_stored(
+        &BrokerSettings::default(),
+        &map(&[("retention.ms", "x"), ("segment.bytes", "8192")]),
+    );
+    assert_eq!((config.retention_ms, config.segment_bytes), (Some(604_800_000), 8192));
+}
