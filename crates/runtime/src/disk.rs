@@ -79,6 +79,10 @@ pub trait Disk: Send + Sync + 'static {
 }
 
 /// One open file.
+#[expect(
+    clippy::len_without_is_empty,
+    reason = "a length is an operation here, and nobody asks for emptiness"
+)]
 pub trait DiskFile: Send + Sync + 'static {
     /// Writes all chunks one after another from `position` on, extending the file where it must. After an error or
     /// a crash any part of it may have been written, in any order of its blocks.

@@ -1,9 +1,28 @@
 //! The seams to the outside world, and what every shell shares.
 //!
-//! **Owns** files ([`Disk`]), time ([`Clock`]), chance, spawning, budgets and metrics.
+//! **Owns** files ([`Disk`]), time ([`Clock`]), chance ([`Rng`], [`IdGen`]), the tasks of the
+//! process ([`Supervisor`], alone in the workspace allowed to spawn), budgets of memory ([`Budget`]) and
+//! [`metrics`].
+//!
+//! **Never** knows what a file, a task or a metric is for, and never retries on its own.
+//!
+//! Start reading at [`Disk`] and [`Supervisor`].
 
+mod backoff;
+mod budget;
+mod chance;
 mod clock;
 mod disk;
+pub mod metrics;
+mod supervisor;
+mod threads;
 
-pub use clock::Clock;
+pub use backoff::{Backoff, BackoffConfig};
+pub use budget::{Budget, Permit};
+pub use chance::{IdGen, RandomIds, Rng, SeededRng, SystemRng};
+pub use clock::{Clock, SystemClock};
 pub use disk::{DirEntry, Disk, DiskFile, DiskSpace, IoFuture, Lane, OpenMode};
+pub use metrics::Registry;
+pub use supervisor::{Supervisor, Task, TaskFailure};
+pub use threads::{Runtimes, RuntimesConfig};
+pub use tokio_util::sync::CancellationToken;
