@@ -1,7 +1,8 @@
 //! The seam to files.
 //!
-//! A call submits its operation at once and returns a future of its completion; a dropped future cancels nothing. The
-//! real implementation is [`crate::FileDisk`]; the simulated one, which crashes, tears and lies, lives in
+//! A call submits its operation at once and returns a future of its completion; a dropped future cancels nothing (reads
+//! excepted, which wait in their future where many are queued). Outside [`Lane::Journal`] operations run in any order:
+//! who needs an order awaits. The real implementation is [`crate::FileDisk`]; the simulated one, which crashes, tears and lies, lives in
 //! `tidelog-sim`. Both pass the same contract suite.
 
 use std::{future::Future, io, path::Path, pin::Pin, sync::Arc};
@@ -14,7 +15,9 @@ pub type IoFuture<T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send + 'stat
 /// Which threads carry an open file's operations, so that one kind of work never waits behind another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lane {
-    /// The one thread of the journal: writes and syncs in the order they were submitted.
+    /// The journal's: operations run in the order they were submitted, except that a sync holds up nothing behind it.
+    /// It begins once everything submitted before it has ended, syncs end in their order, and what is submitted after
+    /// it may be written, and reach the device, before it ends.
     Journal,
     /// Reads that a client waits for.
     Read,

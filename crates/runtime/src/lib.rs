@@ -1,6 +1,6 @@
 //! The seams to the outside world, and what every shell shares.
 //!
-//! **Owns** files ([`Disk`]), time ([`Clock`]), chance ([`Rng`], [`IdGen`]), the tasks of the
+//! **Owns** files ([`Disk`], really [`FileDisk`]), time ([`Clock`]), chance ([`Rng`], [`IdGen`]), the tasks of the
 //! process ([`Supervisor`], alone in the workspace allowed to spawn), budgets of memory ([`Budget`]) and
 //! [`metrics`].
 //!
@@ -13,6 +13,7 @@ mod budget;
 mod chance;
 mod clock;
 mod disk;
+mod file_disk;
 pub mod metrics;
 mod supervisor;
 mod threads;
@@ -22,6 +23,7 @@ pub use budget::{Budget, Permit};
 pub use chance::{IdGen, RandomIds, Rng, SeededRng, SystemRng};
 pub use clock::{Clock, SystemClock};
 pub use disk::{DirEntry, Disk, DiskFile, DiskSpace, IoFuture, Lane, OpenMode};
+pub use file_disk::{FileDisk, FileDiskConfig};
 pub use metrics::Registry;
 pub use supervisor::{Supervisor, Task, TaskFailure};
 pub use threads::{Runtimes, RuntimesConfig};
