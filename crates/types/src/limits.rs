@@ -48,3 +48,34 @@ pub const DISK_QUEUE_OPERATIONS_MAX: usize = 65_536;
 
 /// Reads that may wait in one lane of the disk; more wait before they are queued, where a dropped request costs nothing.
 pub const DISK_READS_QUEUED_MAX: usize = 1_024;
+
+/// The newest feature level that this version writes and reads.
+pub const FEATURE_LEVEL: u16 = 1;
+
+/// Brokers that may ever register, and that may have dynamic configurations: each is held in every controller's memory.
+pub const BROKERS_MAX: usize = 1_000;
+
+/// Listeners of one broker: each is part of every metadata answer.
+pub const LISTENERS_MAX: usize = 16;
+
+/// Partitions of the whole cluster, so that the controllers' memory is bounded (a few kilobytes each with a manifest).
+pub const PARTITIONS_MAX: usize = 100_000;
+
+/// Configuration overrides of one resource: Kafka has fewer keys than this.
+pub const CONFIG_KEYS_MAX: usize = 256;
+
+/// Bytes of one configuration key or value: Kafka's limit for a string on the wire.
+pub const CONFIG_VALUE_BYTES_MAX: usize = 32 * 1024;
+
+/// How long a broker that is not heard of keeps its id from another data directory: Kafka's session timeout.
+pub const BROKER_SESSION_MS: u64 = 9_000;
+
+/// How long what left a manifest stays in the bucket, so that readers in flight finish, unless `tier.deletion.grace.ms`
+/// says otherwise: longer than any cold read's deadline.
+pub const DELETION_GRACE_MS: u64 = 60_000;
+
+/// Published copies of a manifest that are kept: a reader that found one by listing finishes while two newer appear.
+pub const MANIFEST_COPIES_KEPT: usize = 3;
+
+/// Page lines of one manifest: at 3,000 segments a page and 64 MiB a segment each covers 200 GB.
+pub const MANIFEST_LINES_MAX: usize = 4_096;
