@@ -6,5 +6,8 @@
 //!
 //! Start reading at [`partition`] for the log's rules and at [`producers`] for idempotence.
 
+pub mod cluster;
+pub mod partition;
 pub mod producers;
+pub mod read_plan;
 pub mod topic_config;
