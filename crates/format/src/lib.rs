@@ -1,1 +1,28 @@
-//! Placeholder.
+//! Every persisted byte of the system, as pure functions from values to bytes and back.
+//!
+//! **Owns** the record batch (format v2) as it is stored, compression of records, the files of the log on disk
+//! (journal, segment, checkpoint), the objects of the bucket (segment objects, manifest pages, published manifests,
+//! keys), and the checks that refuse damaged bytes.
+//!
+//! **Never** does IO, reads a clock, draws a random number, or trusts a length that it has not compared with what is
+//! there: a decoder of outside bytes returns an error, it does not panic and does not allocate from a bare count.
+//!
+//! Where to start reading:
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`batch`] | [`batch::BatchHeader`] (the 61 bytes), [`batch::RawBatch`], [`batch::split_batches`], [`batch::BatchBuilder`], [`batch::DecodedBatch`] |
+//! | [`codec`] | none, gzip, snappy, lz4, zstd: [`codec::compress`], [`codec::decompress`] with a cap on the output |
+//! | [`crc`] | CRC-32C, at once, in pieces and combined |
+//!
+//! All numbers are big-endian, as Kafka's are. Every structure carries a magic number, a version and a CRC-32C.
+
+pub mod batch;
+pub mod codec;
+pub mod crc;
+pub mod manifest;
+
+mod error;
+mod varint;
+
+pub use error::DecodeError;
