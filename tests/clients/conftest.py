@@ -1,0 +1,156 @@
+"""A node for the client tests: the real program, on the store that the run is about."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+import uuid
+
+import pytest
+
+BINARY = os.environ["TIDELOG_BIN"]
+STORE = os.environ["TIDELOG_TEST_STORE"]
+ENDPOINT = os.environ["TIDELOG_TEST_ENDPOINT"]
+SCRATCH = pathlib.Path(os.environ["TIDELOG_TEST_SCRATCH"])
+
+# Small segments and short waits, so that records are cold within a second or two.
+FAST_TIER = {
+    "log.segment.bytes": "65536",
+    "tier.check.interval.ms": "100",
+    "tier.upload.max.lag.ms": "500",
+    "log.local.retention.ms": "1000",
+    "log.journal.file.bytes": "4194304",
+}
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Node:
+    """A running `tidelog serve`."""
+
+    def __init__(self, name, settings):
+        self.name = name
+        self.settings = settings
+        self.folder = SCRATCH / name
+        self.port = free_port()
+        self.admin_port = free_port()
+        self.process = None
+        self.log = None
+
+    @property
+    def address(self):
+        return f"127.0.0.1:{self.port}"
+
+    def start(self):
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.log = open(self.folder / "node.log", "ab")
+        command = [BINARY, "serve", "--data-dir", str(self.folder / "data")]
+        command += ["--listen", self.address, "--admin-listen", f"127.0.0.1:{self.admin_port}"]
+        command += ["--store", f"{STORE}-{self.name}"]
+        if ENDPOINT:
+            command += ["--store-endpoint", ENDPOINT]
+        for key, value in self.settings.items():
+            command += ["--set", f"{key}={value}"]
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
+        wait_until(lambda: self.alive() and self.get("/readyz")[0] == 200, 60, f"{self.name} is ready, see {self.log.name}")
+
+    def alive(self):
+        code = self.process.poll()
+        assert code is None, f"the node ended with {code}: {(self.folder / 'node.log').read_text()[-4000:]}"
+        return True
+
+    def get(self, path):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}{path}", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(10)
+        self.log.close()
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(30)
+        self.log.close()
+        return code
+
+    def cli(self, *arguments, stdin=None):
+        """Runs a verb with --json and gives its document."""
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("TIDELOG_")}
+        where = ["--admin", f"127.0.0.1:{self.admin_port}"] if arguments[0] == "tier" else ["--bootstrap", self.address]
+        command = [BINARY, *arguments, *where, "--json"]
+        done = subprocess.run(command, input=stdin, capture_output=True, timeout=60, env=environment)
+        assert done.returncode == 0, done.stderr.decode()
+        return json.loads(done.stdout)
+
+    def partitions(self, topic):
+        """The partitions of a topic as `tier status` tells them."""
+        topics = self.cli("tier", "status")["topics"]
+        return [part for entry in topics if entry["topic"] == topic for part in entry["partitions"]]
+
+    def wait_cold(self, topic):
+        """Waits until everything that was written is in the bucket and gone from local disk."""
+
+        def cold():
+            return all(
+                part["tiered_end"] == part["log_end"] and part["local_log_start"] == part["log_end"]
+                for part in self.partitions(topic)
+            )
+
+        wait_until(cold, 60, f"{topic} is cold: {self.partitions(topic)}")
+
+    def drop_cache(self):
+        """Empties the cache of cold chunks, so that the next read comes from the bucket."""
+        request = urllib.request.Request(f"http://127.0.0.1:{self.admin_port}/v1/cache/clear", method="POST")
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            assert answer.status == 200
+
+
+def wait_until(condition, seconds, what):
+    deadline = time.monotonic() + seconds
+    while True:
+        if condition():
+            return
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="session")
+def node():
+    """One node for all tests that leave it as they found it."""
+    running = Node(f"shared-{uuid.uuid4().hex[:8]}", FAST_TIER)
+    running.start()
+    yield running
+    assert running.stop() == 0
+    shutil.rmtree(running.folder, ignore_errors=True)
+
+
+@pytest.fixture
+def own_node():
+    """A node that the test may kill."""
+    running = Node(f"own-{uuid.uuid4().hex[:8]}", FAST_TIER)
+    running.start()
+    yield running
+    if running.process.poll() is None:
+        running.kill()
+    shutil.rmtree(running.folder, ignore_errors=True)
+
+
+@pytest.fixture
+def topic():
+    """A topic name that nobody used."""
+    return f"t-{uuid.uuid4().hex[:12]}"
