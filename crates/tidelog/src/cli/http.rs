@@ -1,0 +1,83 @@
+//! A GET of the admin HTTP listener.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+/// The largest answer that is read.
+const ANSWER_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// How long the listener may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Gets a JSON document.
+///
+/// # Errors
+/// Where nobody listens, or the answer is not 200 with JSON.
+pub(crate) async fn get_json(address: &str, path: &str) -> Result<serde_json::Value> {
+    let exchange = async {
+        let mut stream = TcpStream::connect(address).await.with_context(|| format!("connect to the admin listener {address}"))?;
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: application/json\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = Vec::new();
+        stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).await?;
+        Ok::<_, anyhow::Error>(answer)
+    };
+    let answer = tokio::time::timeout(PATIENCE, exchange).await.with_context(|| format!("{address} does not answer"))??;
+    let (status, body) = parse(&answer)?;
+    if status != 200 {
+        bail!("{address}{path} answered {status}: {}", String::from_utf8_lossy(&body));
+    }
+    serde_json::from_slice(&body).with_context(|| format!("{address}{path} did not answer with JSON"))
+}
+
+/// Takes an HTTP/1.1 answer apart: status and body, chunked or not.
+fn parse(answer: &[u8]) -> Result<(u16, Vec<u8>)> {
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n").context("the answer is not HTTP")?;
+    let head = std::str::from_utf8(&answer[..end]).context("the answer is not HTTP")?;
+    let mut lines = head.split("\r\n");
+    let status = lines.next().and_then(|line| line.split(' ').nth(1)).and_then(|code| code.parse().ok());
+    let status = status.context("the answer is not HTTP")?;
+    let chunked = lines.any(|line| {
+        let line = line.to_ascii_lowercase();
+        line.starts_with("transfer-encoding:") && line.contains("chunked")
+    });
+    let body = &answer[end + 4..];
+    Ok((status, if chunked { join_chunks(body)? } else { body.to_vec() }))
+}
+
+fn join_chunks(mut rest: &[u8]) -> Result<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        let end = rest.windows(2).position(|window| window == b"\r\n").context("the answer is cut short")?;
+        let size = std::str::from_utf8(&rest[..end])?.split(';').next().unwrap_or_default();
+        let size = usize::from_str_radix(size.trim(), 16).context("the answer's chunks are wrong")?;
+        rest = &rest[end + 2..];
+        if size == 0 {
+            return Ok(body);
+        }
+        let chunk = rest.get(..size).context("the answer is cut short")?;
+        body.extend_from_slice(chunk);
+        rest = rest.get(size..).and_then(|rest| rest.strip_prefix(b"\r\n")).context("the answer is cut short")?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_and_chunked_answers_are_read() {
+        let plain = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+        assert_eq!(parse(plain).unwrap(), (200, b"{}".to_vec()));
+        let chunked = b"HTTP/1.1 503 x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n";
+        assert_eq!(parse(chunked).unwrap(), (503, b"abc".to_vec()));
+        for cut in 0..chunked.len() - 4 {
+            assert!(parse(&chunked[..cut]).is_err(), "cut at {cut}");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! What verbs print: a table, or one JSON document.
+
+use std::io::{self, Write as _};
+
+use anyhow::Result;
+use serde::Serialize;
+
+/// Rows under a header, printed with columns as wide as their widest cell.
+#[derive(Debug)]
+pub(crate) struct Table {
+    header: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table without rows.
+    pub(crate) fn new(header: &[&'static str]) -> Self {
+        Self { header: header.to_vec(), rows: Vec::new() }
+    }
+
+    /// Adds a row with a cell for each column.
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    /// The table as text; a number stands to the right.
+    pub(crate) fn render(&self) -> String {
+        let header: Vec<String> = self.header.iter().map(|name| (*name).to_owned()).collect();
+        let lines: Vec<&Vec<String>> = std::iter::once(&header).chain(&self.rows).collect();
+        let width = |column: usize| lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max();
+        let widths: Vec<usize> = (0..self.header.len()).map(|column| width(column).unwrap_or(0)).collect();
+        let numeric: Vec<bool> = (0..self.header.len())
+            .map(|column| {
+                self.rows.iter().filter_map(|row| row.get(column)).all(|cell| cell.starts_with(|c: char| c.is_ascii_digit() || c == '-'))
+            })
+            .collect();
+        let mut text = String::new();
+        for line in lines {
+            let cells: Vec<String> = line
+                .iter()
+                .zip(widths.iter().zip(&numeric))
+                .map(|(cell, (width, numeric))| if *numeric { format!("{cell:>width$}") } else { format!("{cell:<width$}") })
+                .collect();
+            text.push_str(cells.join("  ").trim_end());
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Prints the table on standard output.
+    pub(crate) fn print(&self) -> Result<()> {
+        Ok(io::stdout().write_all(self.render().as_bytes())?)
+    }
+}
+
+/// Prints one JSON document and a line's end on standard output.
+pub(crate) fn print_json(document: &impl Serialize) -> Result<()> {
+    let mut output = io::stdout().lock();
+    serde_json::to_writer_pretty(&mut output, document)?;
+    Ok(output.write_all(b"\n")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_numbers_stand_to_the_right() {
+        let mut table = Table::new(&["TOPIC", "PARTITIONS"]);
+        table.row(["flights".to_owned(), "6".to_owned()]);
+        table.row(["a".to_owned(), "12".to_owned()]);
+        assert_eq!(table.render(), "TOPIC    PARTITIONS\nflights           6\na                12\n");
+    }
+}

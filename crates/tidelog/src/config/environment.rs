@@ -1,0 +1,51 @@
+//! `TIDELOG_…` environment variables: a field of the file, or a broker setting whose dots became underscores.
+
+use clap::ValueEnum as _;
+use tidelog_core::topic_config::BROKER_KEYS;
+
+use super::Overrides;
+
+const PREFIX: &str = "TIDELOG_";
+
+/// Variables of ours that configure something else than a node.
+const NOT_SETTINGS: [&str; 4] = ["CONFIG", "LOG", "SEEDS", "BIN"];
+
+/// Reads what is set; adds what is wrong to `wrong`.
+pub(super) fn overrides(environment: impl Iterator<Item = (String, String)>, wrong: &mut Vec<String>) -> Overrides {
+    let mut overrides = Overrides::default();
+    for (variable, value) in environment {
+        let Some(name) = variable.strip_prefix(PREFIX) else { continue };
+        if NOT_SETTINGS.contains(&name) || name.starts_with("TEST_") {
+            continue;
+        }
+        match name {
+            "DATA_DIR" => overrides.data_dir = Some(value.into()),
+            "LISTEN" => overrides.listen = Some(value),
+            "ADVERTISE" => overrides.advertise = Some(value),
+            "ADMIN_LISTEN" => overrides.admin_listen = Some(value),
+            "STORE" => overrides.store = Some(value),
+            "STORE_ENDPOINT" => overrides.store_endpoint = Some(value).filter(|value| !value.is_empty()),
+            "STORE_CHECKSUM" => overrides.store_checksum = Some(value),
+            "LOG_FORMAT" => match super::LogFormat::from_str(&value, true) {
+                Ok(format) => overrides.log_format = Some(format),
+                Err(_) => wrong.push(format!("{variable}: `{value}` is no log format: use text or json")),
+            },
+            "NODE_ID" => match value.parse() {
+                Ok(node_id) => overrides.node_id = Some(node_id),
+                Err(_) => wrong.push(format!("{variable}: `{value}` is not a number")),
+            },
+            _ => match BROKER_KEYS.iter().find(|key| variable_of(key.name) == name) {
+                Some(key) => {
+                    overrides.settings.insert(key.name.to_owned(), value);
+                }
+                None => wrong.push(format!("{variable}: there is no such setting")),
+            },
+        }
+    }
+    overrides
+}
+
+/// `log.retention.ms` is set by `TIDELOG_LOG_RETENTION_MS`.
+fn variable_of(key: &str) -> String {
+    key.chars().map(|c| if c == '.' { '_' } else { c.to_ascii_uppercase() }).collect()
+}
