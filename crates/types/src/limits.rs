@@ -79,3 +79,24 @@ pub const MANIFEST_COPIES_KEPT: usize = 3;
 
 /// Page lines of one manifest: at 3,000 segments a page and 64 MiB a segment each covers 200 GB.
 pub const MANIFEST_LINES_MAX: usize = 4_096;
+
+/// The most bytes that one batch's records may decompress to where the broker must look inside: 64 times Kafka's default
+/// `max.message.bytes`, so that no small batch can ask for all memory.
+pub const DECOMPRESSED_BATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Records that are looked into on the thread of the request: reading 64 KiB of uncompressed records takes well under
+/// 200 microseconds.
+pub const INSPECTED_INLINE_BYTES_MAX: usize = 64 * 1024;
+
+/// Bytes of one command to the controllers: a batch of commits has a few hundred entries of about 100 bytes.
+pub const COMMAND_BYTES_MAX: usize = 1024 * 1024;
+
+/// Commands that one node has proposed and not heard of; one more is answered as busy. At a millisecond each it is a
+/// second's queue.
+pub const PROPOSALS_IN_FLIGHT_MAX: usize = 1_024;
+
+/// The controllers' log file grows by this, allocated ahead, so that a full disk does not stop metadata at once.
+pub const RAFT_LOG_ALLOCATION_BYTES: u64 = 4 * 1024 * 1024;
+
+/// The largest file of the controllers that is read into memory at a start; a larger one is not ours.
+pub const RAFT_FILE_BYTES_MAX: u64 = 1024 * 1024 * 1024;

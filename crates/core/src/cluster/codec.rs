@@ -4,7 +4,7 @@
 //! A snapshot stands alone, so it has an envelope:
 //!
 //! ```text
-//! "TIDECLST" | version u16 | reserved u16 | payload bytes u64 | payload | CRC-32C of all before u32     (little-endian)
+//! "TIDECLST" | version u16 | reserved u16 | payload bytes u64 | payload | CRC-32C of all before u32     (big-endian)
 //! ```
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -63,12 +63,12 @@ impl ClusterState {
         self.put(&mut payload);
         let mut out = Vec::with_capacity(payload.len().saturating_add(SNAPSHOT_HEADER_BYTES + 4));
         out.extend_from_slice(SNAPSHOT_MAGIC);
-        out.extend_from_slice(&SNAPSHOT_VERSION.to_le_bytes());
-        out.extend_from_slice(&0_u16.to_le_bytes());
-        out.extend_from_slice(&u64::try_from(payload.len()).expect("it is in memory").to_le_bytes());
+        out.extend_from_slice(&SNAPSHOT_VERSION.to_be_bytes());
+        out.extend_from_slice(&0_u16.to_be_bytes());
+        out.extend_from_slice(&u64::try_from(payload.len()).expect("it is in memory").to_be_bytes());
         out.extend_from_slice(&payload);
         let crc = crc32c(&out);
-        out.extend_from_slice(&crc.to_le_bytes());
+        out.extend_from_slice(&crc.to_be_bytes());
         out
     }
 
@@ -82,7 +82,7 @@ impl ClusterState {
             return Err(DecodeError::Envelope { what: "the magic is not a snapshot's" });
         }
         let version = reader.bytes(2, "a snapshot's version")?;
-        let version = u16::from_le_bytes(version.try_into().expect("two bytes were taken"));
+        let version = u16::from_be_bytes(version.try_into().expect("two bytes were taken"));
         if version != SNAPSHOT_VERSION {
             return Err(DecodeError::Version { found: version, known: SNAPSHOT_VERSION });
         }
@@ -90,13 +90,13 @@ impl ClusterState {
             return Err(DecodeError::Envelope { what: "the reserved field is not zero" });
         }
         let length = reader.bytes(8, "a snapshot's length")?;
-        let length = u64::from_le_bytes(length.try_into().expect("eight bytes were taken"));
+        let length = u64::from_be_bytes(length.try_into().expect("eight bytes were taken"));
         let length =
             usize::try_from(length).map_err(|_| DecodeError::OutOfRange { what: "a snapshot's length" })?;
         let payload = reader.bytes(length, "a snapshot")?;
         let crc = reader.bytes(4, "a snapshot's CRC")?;
         reader.finish()?;
-        if crc32c(&bytes[..bytes.len() - 4]).to_le_bytes() != crc {
+        if crc32c(&bytes[..bytes.len() - 4]).to_be_bytes() != crc {
             return Err(DecodeError::Envelope { what: "the CRC does not match" });
         }
         let state: Self = super::persist::from_bytes(payload)?;
