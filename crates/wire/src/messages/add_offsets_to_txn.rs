@@ -1,4 +1,4 @@
-//! AddOffsetsToTxn (key 25): `AddOffsetsToTxnRequest.json` and `AddOffsetsToTxnResponse.json`.
+//! Key 25: `AddOffsetsToTxnRequest.json` and `AddOffsetsToTxnResponse.json`.
 
 use crate::Str;
 

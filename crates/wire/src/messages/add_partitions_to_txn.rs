@@ -1,4 +1,4 @@
-//! AddPartitionsToTxn (key 24): `AddPartitionsToTxnRequest.json` and `AddPartitionsToTxnResponse.json`.
+//! Key 24: `AddPartitionsToTxnRequest.json` and `AddPartitionsToTxnResponse.json`.
 
 use crate::Str;
 

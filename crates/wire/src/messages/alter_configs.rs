@@ -1,4 +1,4 @@
-//! AlterConfigs (key 33): `AlterConfigsRequest.json` and `AlterConfigsResponse.json`.
+//! Key 33: `AlterConfigsRequest.json` and `AlterConfigsResponse.json`.
 
 use crate::Str;
 

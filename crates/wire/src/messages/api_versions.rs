@@ -1,4 +1,4 @@
-//! ApiVersions (key 18): `ApiVersionsRequest.json` and `ApiVersionsResponse.json`.
+//! Key 18: `ApiVersionsRequest.json` and `ApiVersionsResponse.json`.
 
 use crate::Str;
 

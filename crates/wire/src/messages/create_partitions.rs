@@ -1,4 +1,4 @@
-//! CreatePartitions (key 37): `CreatePartitionsRequest.json` and `CreatePartitionsResponse.json`.
+//! Key 37: `CreatePartitionsRequest.json` and `CreatePartitionsResponse.json`.
 
 use crate::Str;
 

@@ -1,4 +1,4 @@
-//! CreateTopics (key 19): `CreateTopicsRequest.json` and `CreateTopicsResponse.json`.
+//! Key 19: `CreateTopicsRequest.json` and `CreateTopicsResponse.json`.
 
 use crate::{Str, Uuid};
 

@@ -1,4 +1,4 @@
-//! DeleteGroups (key 42): `DeleteGroupsRequest.json` and `DeleteGroupsResponse.json`.
+//! Key 42: `DeleteGroupsRequest.json` and `DeleteGroupsResponse.json`.
 
 use crate::Str;
 

@@ -1,4 +1,4 @@
-//! DeleteRecords (key 21): `DeleteRecordsRequest.json` and `DeleteRecordsResponse.json`.
+//! Key 21: `DeleteRecordsRequest.json` and `DeleteRecordsResponse.json`.
 
 use crate::Str;
 

@@ -1,4 +1,4 @@
-//! DeleteTopics (key 20): `DeleteTopicsRequest.json` and `DeleteTopicsResponse.json`.
+//! Key 20: `DeleteTopicsRequest.json` and `DeleteTopicsResponse.json`.
 
 use crate::{Str, Uuid};
 

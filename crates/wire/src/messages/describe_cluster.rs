@@ -1,4 +1,4 @@
-//! DescribeCluster (key 60): `DescribeClusterRequest.json` and `DescribeClusterResponse.json`.
+//! Key 60: `DescribeClusterRequest.json` and `DescribeClusterResponse.json`.
 
 use crate::Str;
 

@@ -1,4 +1,4 @@
-//! DescribeConfigs (key 32): `DescribeConfigsRequest.json` and `DescribeConfigsResponse.json`.
+//! Key 32: `DescribeConfigsRequest.json` and `DescribeConfigsResponse.json`.
 
 use crate::Str;
 

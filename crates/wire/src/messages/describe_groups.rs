@@ -1,4 +1,4 @@
-//! DescribeGroups (key 15): `DescribeGroupsRequest.json` and `DescribeGroupsResponse.json`.
+//! Key 15: `DescribeGroupsRequest.json` and `DescribeGroupsResponse.json`.
 
 use bytes::Bytes;
 

@@ -1,4 +1,4 @@
-//! DescribeLogDirs (key 35): `DescribeLogDirsRequest.json` and `DescribeLogDirsResponse.json`.
+//! Key 35: `DescribeLogDirsRequest.json` and `DescribeLogDirsResponse.json`.
 
 use crate::Str;
 

@@ -1,4 +1,4 @@
-//! DescribeProducers (key 61): `DescribeProducersRequest.json` and `DescribeProducersResponse.json`.
+//! Key 61: `DescribeProducersRequest.json` and `DescribeProducersResponse.json`.
 
 use crate::Str;
 

@@ -1,4 +1,4 @@
-//! DescribeTopicPartitions (key 75): `DescribeTopicPartitionsRequest.json` and `DescribeTopicPartitionsResponse.json`.
+//! Key 75: `DescribeTopicPartitionsRequest.json` and `DescribeTopicPartitionsResponse.json`.
 
 use crate::{Str, Uuid};
 

@@ -1,4 +1,4 @@
-//! DescribeTransactions (key 65): `DescribeTransactionsRequest.json` and `DescribeTransactionsResponse.json`.
+//! Key 65: `DescribeTransactionsRequest.json` and `DescribeTransactionsResponse.json`.
 
 use crate::Str;
 

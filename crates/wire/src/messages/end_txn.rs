@@ -1,4 +1,4 @@
-//! EndTxn (key 26): `EndTxnRequest.json` and `EndTxnResponse.json`.
+//! Key 26: `EndTxnRequest.json` and `EndTxnResponse.json`.
 
 use crate::Str;
 

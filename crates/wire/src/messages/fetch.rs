@@ -1,4 +1,4 @@
-//! Fetch (key 1): `FetchRequest.json` and `FetchResponse.json`.
+//! Key 1: `FetchRequest.json` and `FetchResponse.json`.
 
 use crate::{Records, Str, Uuid};
 

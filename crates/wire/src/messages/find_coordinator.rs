@@ -1,4 +1,4 @@
-//! FindCoordinator (key 10): `FindCoordinatorRequest.json` and `FindCoordinatorResponse.json`.
+//! Key 10: `FindCoordinatorRequest.json` and `FindCoordinatorResponse.json`.
 
 use crate::Str;
 

@@ -1,4 +1,4 @@
-//! Heartbeat (key 12): `HeartbeatRequest.json` and `HeartbeatResponse.json`.
+//! Key 12: `HeartbeatRequest.json` and `HeartbeatResponse.json`.
 
 use crate::Str;
 

@@ -1,4 +1,4 @@
-//! IncrementalAlterConfigs (key 44): `IncrementalAlterConfigsRequest.json` and `IncrementalAlterConfigsResponse.json`.
+//! Key 44: `IncrementalAlterConfigsRequest.json` and `IncrementalAlterConfigsResponse.json`.
 
 use crate::Str;
 

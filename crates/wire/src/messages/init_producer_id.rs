@@ -1,4 +1,4 @@
-//! InitProducerId (key 22): `InitProducerIdRequest.json` and `InitProducerIdResponse.json`.
+//! Key 22: `InitProducerIdRequest.json` and `InitProducerIdResponse.json`.
 
 use crate::Str;
 

@@ -1,4 +1,4 @@
-//! JoinGroup (key 11): `JoinGroupRequest.json` and `JoinGroupResponse.json`.
+//! Key 11: `JoinGroupRequest.json` and `JoinGroupResponse.json`.
 
 use bytes::Bytes;
 

@@ -1,4 +1,4 @@
-//! LeaveGroup (key 13): `LeaveGroupRequest.json` and `LeaveGroupResponse.json`.
+//! Key 13: `LeaveGroupRequest.json` and `LeaveGroupResponse.json`.
 
 use crate::Str;
 

@@ -1,4 +1,4 @@
-//! ListConfigResources (key 74): `ListConfigResourcesRequest.json` and `ListConfigResourcesResponse.json`.
+//! Key 74: `ListConfigResourcesRequest.json` and `ListConfigResourcesResponse.json`.
 
 use crate::Str;
 

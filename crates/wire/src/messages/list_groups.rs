@@ -1,4 +1,4 @@
-//! ListGroups (key 16): `ListGroupsRequest.json` and `ListGroupsResponse.json`.
+//! Key 16: `ListGroupsRequest.json` and `ListGroupsResponse.json`.
 
 use crate::Str;
 

@@ -1,4 +1,4 @@
-//! ListOffsets (key 2): `ListOffsetsRequest.json` and `ListOffsetsResponse.json`.
+//! Key 2: `ListOffsetsRequest.json` and `ListOffsetsResponse.json`.
 
 use crate::Str;
 

@@ -1,4 +1,4 @@
-//! ListTransactions (key 66): `ListTransactionsRequest.json` and `ListTransactionsResponse.json`.
+//! Key 66: `ListTransactionsRequest.json` and `ListTransactionsResponse.json`.
 
 use crate::Str;
 

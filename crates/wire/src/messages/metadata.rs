@@ -1,4 +1,4 @@
-//! Metadata (key 3): `MetadataRequest.json` and `MetadataResponse.json`.
+//! Key 3: `MetadataRequest.json` and `MetadataResponse.json`.
 
 use crate::{Str, Uuid};
 

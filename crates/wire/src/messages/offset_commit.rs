@@ -1,4 +1,4 @@
-//! OffsetCommit (key 8): `OffsetCommitRequest.json` and `OffsetCommitResponse.json`.
+//! Key 8: `OffsetCommitRequest.json` and `OffsetCommitResponse.json`.
 
 use crate::{Str, Uuid};
 

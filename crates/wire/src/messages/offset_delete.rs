@@ -1,4 +1,4 @@
-//! OffsetDelete (key 47): `OffsetDeleteRequest.json` and `OffsetDeleteResponse.json`.
+//! Key 47: `OffsetDeleteRequest.json` and `OffsetDeleteResponse.json`.
 
 use crate::Str;
 

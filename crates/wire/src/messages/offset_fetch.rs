@@ -1,4 +1,4 @@
-//! OffsetFetch (key 9): `OffsetFetchRequest.json` and `OffsetFetchResponse.json`.
+//! Key 9: `OffsetFetchRequest.json` and `OffsetFetchResponse.json`.
 
 use crate::{Str, Uuid};
 

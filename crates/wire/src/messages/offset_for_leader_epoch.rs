@@ -1,4 +1,4 @@
-//! OffsetForLeaderEpoch (key 23): `OffsetForLeaderEpochRequest.json` and `OffsetForLeaderEpochResponse.json`.
+//! Key 23: `OffsetForLeaderEpochRequest.json` and `OffsetForLeaderEpochResponse.json`.
 
 use crate::Str;
 

@@ -1,4 +1,4 @@
-//! Produce (key 0): `ProduceRequest.json` and `ProduceResponse.json`.
+//! Key 0: `ProduceRequest.json` and `ProduceResponse.json`.
 
 use crate::{Records, Str, Uuid};
 

@@ -1,4 +1,4 @@
-//! SaslAuthenticate (key 36): `SaslAuthenticateRequest.json` and `SaslAuthenticateResponse.json`.
+//! Key 36: `SaslAuthenticateRequest.json` and `SaslAuthenticateResponse.json`.
 
 use bytes::Bytes;
 

@@ -1,4 +1,4 @@
-//! SaslHandshake (key 17): `SaslHandshakeRequest.json` and `SaslHandshakeResponse.json`.
+//! Key 17: `SaslHandshakeRequest.json` and `SaslHandshakeResponse.json`.
 
 use crate::Str;
 

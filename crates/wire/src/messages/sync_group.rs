@@ -1,4 +1,4 @@
-//! SyncGroup (key 14): `SyncGroupRequest.json` and `SyncGroupResponse.json`.
+//! Key 14: `SyncGroupRequest.json` and `SyncGroupResponse.json`.
 
 use bytes::Bytes;
 

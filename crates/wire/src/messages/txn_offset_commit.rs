@@ -1,4 +1,4 @@
-//! TxnOffsetCommit (key 28): `TxnOffsetCommitRequest.json` and `TxnOffsetCommitResponse.json`.
+//! Key 28: `TxnOffsetCommitRequest.json` and `TxnOffsetCommitResponse.json`.
 
 use crate::Str;
 

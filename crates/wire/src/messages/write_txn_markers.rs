@@ -1,4 +1,4 @@
-//! WriteTxnMarkers (key 27): `WriteTxnMarkersRequest.json` and `WriteTxnMarkersResponse.json`.
+//! Key 27: `WriteTxnMarkersRequest.json` and `WriteTxnMarkersResponse.json`.
 
 use crate::Str;
 
