@@ -203,8 +203,15 @@ impl Supervisor {
         if ended.await.is_ok() {
             return Vec::new();
         }
+        self.abort_all()
+    }
+
+    /// Ends every task of this group and those below it at its next await, without asking; returns their names. Blocking
+    /// work that runs is named too, but not ended.
+    pub fn abort_all(&self) -> Vec<&'static str> {
         let left: Vec<(&'static str, Option<AbortHandle>)> =
             self.group.lock().values().map(|entry| (entry.name, entry.abort.clone())).collect();
+        // Outside the lock, which a task that goes at once takes.
         for abort in left.iter().filter_map(|(_, abort)| abort.as_ref()) {
             abort.abort();
         }
