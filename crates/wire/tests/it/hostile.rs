@@ -112,21 +112,41 @@ fn a_count_is_refused_by_what_is_left_of_the_frame() {
 }
 
 #[test]
+fn the_least_size_of_an_element_bounds_the_count() {
+    // Metadata 0: names of at least two bytes, five bytes left.
+    for (count, error) in [
+        (3, DecodeError::CountTooLarge { field: "topics", count: 3, remaining: 5 }),
+        (2, DecodeError::TrailingBytes { count: 1 }),
+    ] {
+        assert_eq!(decodes(ApiKey::Metadata, 0, Role::Request, &[0, 0, 0, count, 0, 0, 0, 0, 0]), Err(error));
+    }
+}
+
+#[test]
 fn nested_arrays_together_stay_within_the_allowance() {
-    // Metadata answers hold arrays three deep. Each level claims all that is left of the frame.
-    let mut bytes = vec![0; 4];
-    let claim = |bytes: &mut Vec<u8>, count: usize| bytes.extend(u32::try_from(count).unwrap().to_be_bytes());
-    claim(&mut bytes, 0); // brokers
-    bytes.extend([0xff, 0xff]); // cluster id
-    bytes.extend([0; 4]); // controller id
-    claim(&mut bytes, 400_000 / 9); // topics
-    bytes.extend([0, 0, 0, 0, 0]); // error, name, internal
-    claim(&mut bytes, 350_000 / 18); // partitions
-    bytes.extend([0; 10]);
-    claim(&mut bytes, 300_000 / 4); // replicas
-    bytes.resize(400_000, 0);
-    let answer = decodes(ApiKey::Metadata, 3, Role::Response, &bytes);
-    assert!(answer.is_err(), "{answer:?}");
+    // OffsetFetch 8 holds groups that hold topics, of three bytes each at least: 32 and 24 times that in memory. Each
+    // level claims all that is left of the frame, which either may alone, and both together may not.
+    let mut bytes = Vec::new();
+    let claim = |bytes: &mut Vec<u8>, count: u32| {
+        let mut encoded = count + 1;
+        while encoded > 127 {
+            bytes.push(u8::try_from(encoded & 127).unwrap() | 128);
+            encoded >>= 7;
+        }
+        bytes.push(u8::try_from(encoded).unwrap());
+    };
+    claim(&mut bytes, 99_000); // groups
+    bytes.push(1); // group id
+    claim(&mut bytes, 99_000); // topics
+    bytes.resize(300_000, 0);
+    let topics = 99_000 * size_of::<messages::offset_fetch::OffsetFetchRequestTopics>();
+    let groups = 99_000 * size_of::<messages::offset_fetch::OffsetFetchRequestGroup>();
+    let allowance = 300_000 * ALLOCATED_PER_BYTE_MAX - groups;
+    assert!(topics > allowance);
+    assert_eq!(
+        decodes(ApiKey::OffsetFetch, 8, Role::Request, &bytes),
+        Err(DecodeError::AllocationTooLarge { field: "topics", needed: topics, allowance })
+    );
 }
 
 #[test]
