@@ -1,0 +1,83 @@
+//! Whose directory this is: the cluster and the node, written once.
+//!
+//! It is the last thing that a first start writes, so a directory without it was never used.
+
+use std::{path::Path, sync::Arc};
+
+use bytes::Bytes;
+use tidelog_core::cluster::persist::{Persist, Reader};
+use tidelog_runtime::{Disk, Lane, OpenMode};
+use tidelog_types::{ClusterId, limits};
+
+use crate::codec::{StoreError, seal, unseal};
+
+const MAGIC: &[u8; 8] = b"TIDECTLI";
+const VERSION: u16 = 1;
+const NAME: &str = "identity";
+
+/// The cluster and the node that a controller's directory belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) cluster_id: ClusterId,
+    pub(crate) node_id: u64,
+}
+
+impl Identity {
+    fn encode(self) -> Vec<u8> {
+        let mut payload = Vec::new();
+        self.cluster_id.put(&mut payload);
+        self.node_id.put(&mut payload);
+        seal(MAGIC, VERSION, &payload)
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, tidelog_core::cluster::persist::DecodeError> {
+        let mut reader = Reader::new(unseal(MAGIC, VERSION, bytes)?);
+        let identity = Self { cluster_id: Persist::take(&mut reader)?, node_id: Persist::take(&mut reader)? };
+        reader.finish()?;
+        Ok(identity)
+    }
+
+    /// Reads the directory's identity; `None` where it has none.
+    pub(crate) async fn read(disk: &Arc<dyn Disk>, directory: &Path) -> Result<Option<Self>, StoreError> {
+        let path = directory.join(NAME);
+        let names = disk.list_dir(directory).await.map_err(StoreError::io("list", directory))?;
+        if !names.iter().any(|entry| entry.name == NAME) {
+            return Ok(None);
+        }
+        let bytes = read_file(disk, &path).await?;
+        Self::decode(&bytes).map(Some).map_err(|why| StoreError::damaged(path, why))
+    }
+
+    /// Makes the identity durable.
+    pub(crate) async fn write(self, disk: &Arc<dyn Disk>, directory: &Path) -> Result<(), StoreError> {
+        write_aside(disk, directory, NAME, self.encode().into()).await
+    }
+}
+
+/// A whole file.
+pub(crate) async fn read_file(disk: &Arc<dyn Disk>, path: &Path) -> Result<Bytes, StoreError> {
+    let file = disk.open(path, OpenMode::Read, Lane::Read).await.map_err(StoreError::io("open", path))?;
+    let length = file.len().await.map_err(StoreError::io("measure", path))?;
+    if length > limits::RAFT_FILE_BYTES_MAX {
+        return Err(StoreError::damaged(path, format!("it has {length} bytes")));
+    }
+    let length = usize::try_from(length).map_err(|why| StoreError::damaged(path, why))?;
+    file.read_at(0, length).await.map_err(StoreError::io("read", path))
+}
+
+/// Writes a file under another name, syncs it, gives it its name, and syncs the directory.
+pub(crate) async fn write_aside(
+    disk: &Arc<dyn Disk>,
+    directory: &Path,
+    name: &str,
+    bytes: Bytes,
+) -> Result<(), StoreError> {
+    let (aside, path) = (directory.join(format!("{name}.new")), directory.join(name));
+    let file = disk.open(&aside, OpenMode::CreateOrTruncate, Lane::Background).await;
+    let file = file.map_err(StoreError::io("create", &aside))?;
+    file.write_at(0, vec![bytes]).await.map_err(StoreError::io("write", &aside))?;
+    file.sync_data().await.map_err(StoreError::io("sync", &aside))?;
+    drop(file);
+    disk.rename(&aside, &path).await.map_err(StoreError::io("rename", &aside))?;
+    disk.sync_dir(directory).await.map_err(StoreError::io("sync", directory))
+}
