@@ -31,6 +31,8 @@ struct Shared {
 #[derive(Default)]
 struct Waiting {
     operations: VecDeque<Operation>,
+    /// Operations taken and not ended.
+    running: usize,
     closed: bool,
 }
 
@@ -91,12 +93,17 @@ impl Queue {
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> IoFuture<T> {
         let (answer, answered) = oneshot::channel();
-        let second = Arc::clone(&second.shared);
-        let handed_on = Box::new(move || {
-            // Its place was counted in the first queue: the second takes it in any case.
-            second.push(Box::new(move || drop(answer.send(work()))), usize::MAX);
-        });
-        self.shared.push(handed_on, DISK_QUEUE_OPERATIONS_MAX);
+        // Its place was counted in the first queue: the second takes it in any case.
+        let perform: Operation = Box::new(move || drop(answer.send(work())));
+        let waiting = self.shared.lock();
+        if waiting.operations.is_empty() && waiting.running == 0 {
+            // Nothing comes before it. The lock is held, so that the next one through stays behind it.
+            second.shared.push(perform, usize::MAX);
+        } else {
+            drop(waiting);
+            let second = Arc::clone(&second.shared);
+            self.shared.push(Box::new(move || second.push(perform, usize::MAX)), DISK_QUEUE_OPERATIONS_MAX);
+        }
         completion(self.shared.name, answered)
     }
 }
@@ -146,11 +153,13 @@ impl Shared {
         let mut waiting = self.lock();
         loop {
             if let Some(operation) = waiting.operations.pop_front() {
+                waiting.running += 1;
                 drop(waiting);
                 if std::panic::catch_unwind(AssertUnwindSafe(operation)).is_err() {
                     tracing::error!(lane = self.name, "disk operation panicked");
                 }
                 waiting = self.lock();
+                waiting.running -= 1;
             } else if waiting.closed {
                 return;
             } else {
