@@ -167,6 +167,17 @@ impl Producers {
         Self { limits, ..Self::default() }
     }
 
+    /// The state that a snapshot holds. Ended transactions are not in a snapshot: their markers are in the log below it.
+    #[must_use]
+    pub fn restore(
+        limits: ProducerLimits,
+        entries: impl IntoIterator<Item = (ProducerId, ProducerEntry)>,
+    ) -> Self {
+        let entries: BTreeMap<_, _> = entries.into_iter().collect();
+        let open = entries.iter().filter_map(|(id, entry)| Some((entry.open_transaction?, *id))).collect();
+        Self { limits, entries, open, undecided: BTreeMap::new() }
+    }
+
     /// Every known producer, by id.
     pub fn iter(&self) -> impl Iterator<Item = (ProducerId, &ProducerEntry)> {
         self.entries.iter().map(|(id, entry)| (*id, entry))

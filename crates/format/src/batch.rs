@@ -19,6 +19,7 @@
 
 mod build;
 mod header;
+mod recompress;
 mod records;
 mod split;
 
@@ -31,7 +32,8 @@ pub use records::{
 pub use split::{BatchError, BatchErrorKind, BatchLimits, BatchOrigin, BatchSplitter, split_batches};
 
 use bytes::{Bytes, BytesMut};
-use tidelog_types::{LeaderEpoch, Offset, Timestamp, limits::BATCH_HEADER_BYTES};
+pub use tidelog_types::limits::BATCH_HEADER_BYTES;
+use tidelog_types::{LeaderEpoch, Offset, Timestamp};
 
 use crate::crc::Crc32c;
 

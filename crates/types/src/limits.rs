@@ -100,3 +100,11 @@ pub const RAFT_LOG_ALLOCATION_BYTES: u64 = 4 * 1024 * 1024;
 
 /// The largest file of the controllers that is read into memory at a start; a larger one is not ours.
 pub const RAFT_FILE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+
+/// How long a look-up by time asks the bucket when its request named no time of its own: below the 30 s after which clients
+/// give a request up.
+pub const COLD_LOOK_UP_DEADLINE: std::time::Duration = std::time::Duration::from_secs(20);
+
+/// Batches that the broker decompresses for look-ups and checks at one time: each may take
+/// [`DECOMPRESSED_BATCH_BYTES_MAX`] of memory and a core.
+pub const CODEC_TURNS: usize = 4;

@@ -34,7 +34,7 @@ pub struct BatchHeader([u8; BATCH_HEADER_BYTES]);
 pub struct Attributes(pub i16);
 
 impl Attributes {
-    const CODEC: i16 = 0b111;
+    pub(super) const CODEC: i16 = 0b111;
     pub(super) const LOG_APPEND_TIME: i16 = 1 << 3;
     pub(super) const TRANSACTIONAL: i16 = 1 << 4;
     pub(super) const CONTROL: i16 = 1 << 5;

@@ -128,6 +128,12 @@ impl<'a> DecodedBatch<'a> {
         Ok(Self { header: batch.header, records })
     }
 
+    /// The records' bytes, uncompressed.
+    #[must_use]
+    pub fn records(&self) -> &[u8] {
+        &self.records
+    }
+
     /// Bytes of the records, uncompressed.
     #[must_use]
     pub fn records_bytes(&self) -> usize {

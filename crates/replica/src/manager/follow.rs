@@ -1,0 +1,279 @@
+//! From images of the cluster's metadata to partitions on disk.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use tidelog_core::{
+    cluster::{MetadataImage, PartitionImage, TopicImage},
+    partition::{EpochStart, PartitionState, RecoveredLog},
+    producers::Producers,
+    topic_config::BrokerSettings,
+};
+use tidelog_format::batch::BatchHeader;
+use tidelog_log::{CreateError, LogFailure, PartitionLog, RecoveredPartition};
+use tidelog_types::{Offset, TopicPartition};
+use tracing::{error, info, warn};
+
+use super::{ReplicaManager, Started};
+use crate::{
+    PartitionHandle, PartitionSettings, StartError, observer::Progress, partition::Partition, producers_form,
+    tiering::uncommitted_log_start,
+};
+
+/// A partition that an image places here.
+struct Placed<'a> {
+    place: TopicPartition,
+    topic: &'a Arc<TopicImage>,
+    image: &'a Arc<PartitionImage>,
+}
+
+impl ReplicaManager {
+    /// Opens what the log recovered and the image knows, creates what is missing, deletes the rest.
+    pub(super) async fn open(
+        &self,
+        recovered: Vec<RecoveredPartition>,
+        image: Arc<MetadataImage>,
+    ) -> Result<Started, StartError> {
+        let mut started = Started::default();
+        let mut on_disk: BTreeMap<TopicPartition, RecoveredPartition> =
+            recovered.into_iter().map(|found| (found.log.place(), found)).collect();
+        let broker = self.shared.config.broker_settings(&image);
+        let mut partitions = BTreeMap::new();
+        for placed in self.placed(&image) {
+            let place = placed.place;
+            let handle = match on_disk.remove(&place) {
+                Some(found) => {
+                    started.opened += 1;
+                    let opened = self.open_one(&placed, &broker, found, &mut started).await;
+                    opened.map_err(|source| StartError::Log { place, source })?
+                }
+                None => {
+                    started.created += 1;
+                    let created = self.create_one(&placed, &broker).await;
+                    created.map_err(|source| StartError::Create { place, source })?
+                }
+            };
+            partitions.insert(place, handle);
+        }
+        for place in on_disk.into_keys() {
+            info!(partition = %place, "deletes the log of a topic that is gone");
+            self.shared.log.delete(place).await.map_err(|source| StartError::Log { place, source })?;
+            started.deleted += 1;
+        }
+        self.host(partitions, image);
+        self.commit_log_starts().await;
+        Ok(started)
+    }
+
+    /// Brings the partitions to what a newer image says, then shows it to clients, then deletes what it does not hold.
+    pub(super) async fn follow(&self, image: Arc<MetadataImage>) {
+        let before = self.partitions.load_full();
+        let broker = self.shared.config.broker_settings(&image);
+        let mut partitions = BTreeMap::new();
+        for placed in self.placed(&image) {
+            let handle = match before.get(&placed.place) {
+                Some(handle) => {
+                    self.update_one(handle, &placed, &broker).await;
+                    handle.clone()
+                }
+                None => match self.create_one(&placed, &broker).await {
+                    Ok(handle) => handle,
+                    Err(error) => {
+                        // Seen again with the next image; until then clients get "not here".
+                        error!(partition = %placed.place, topic = %placed.topic.name, %error, "could not create a partition");
+                        continue;
+                    }
+                },
+            };
+            partitions.insert(placed.place, handle);
+        }
+        let gone: Vec<PartitionHandle> = before
+            .iter()
+            .filter(|(place, _)| !partitions.contains_key(place))
+            .map(|(_, handle)| handle.clone())
+            .collect();
+        for handle in &gone {
+            handle.inner.fail("the partition is deleted", true);
+        }
+        self.host(partitions, image);
+        for handle in gone {
+            if let Err(error) = self.shared.log.delete(handle.place()).await {
+                error!(partition = %handle.place(), %error, "could not delete the log of a topic that is gone");
+            }
+        }
+        self.commit_log_starts().await;
+    }
+
+    fn host(&self, partitions: super::Partitions, image: Arc<MetadataImage>) {
+        self.shared.metrics.partitions.set(partitions.len() as u64);
+        self.partitions.store(Arc::new(partitions));
+        self.applied.send_replace(image);
+    }
+
+    fn placed<'a>(&self, image: &'a MetadataImage) -> Vec<Placed<'a>> {
+        let broker = self.shared.config.broker;
+        let mut placed = Vec::new();
+        for (place, partition) in
+            image.partitions().filter(|(_, partition)| partition.replicas.contains(&broker))
+        {
+            if let Some(topic) = image.topic(place.topic_id) {
+                placed.push(Placed { place, topic, image: partition });
+            }
+        }
+        placed
+    }
+
+    async fn create_one(
+        &self,
+        placed: &Placed<'_>,
+        broker: &BrokerSettings,
+    ) -> Result<PartitionHandle, CreateError> {
+        let settings = PartitionSettings::resolve(broker, placed.topic, placed.place);
+        let start = first_local_offset(placed.image);
+        let log = self.shared.log.create(placed.place, settings.log_config(), start).await?;
+        let producers = Producers::new(settings.producers);
+        Ok(self.assemble(placed, settings, log, producers))
+    }
+
+    async fn open_one(
+        &self,
+        placed: &Placed<'_>,
+        broker: &BrokerSettings,
+        found: RecoveredPartition,
+        started: &mut Started,
+    ) -> Result<PartitionHandle, LogFailure> {
+        let settings = PartitionSettings::resolve(broker, placed.topic, placed.place);
+        let log = found.log.clone();
+        log.set_config(settings.log_config());
+        let first = first_local_offset(placed.image);
+        let offsets = log.offsets();
+        let producers = if offsets.log_end < first {
+            warn!(
+                partition = %placed.place, topic = %placed.topic.name, log_end = %offsets.log_end, start = %first,
+                "the local log ends below what the bucket holds; it begins anew there"
+            );
+            log.reset(first).await?;
+            started.reset += 1;
+            Producers::new(settings.producers)
+        } else {
+            self.recover_producers(placed, &settings, &found)
+        };
+        if let Some(why) = &found.report.fenced {
+            error!(partition = %placed.place, topic = %placed.topic.name, why = %why, "recovery found a damaged log");
+        }
+        if placed.image.tiered && placed.image.log_start > log.offsets().log_start {
+            log.set_log_start(placed.image.log_start).await?;
+        }
+        Ok(self.assemble(placed, settings, log, producers))
+    }
+
+    /// The producers' state: the newest stored one, and every batch after it. Producers count as heard of now.
+    fn recover_producers(
+        &self,
+        placed: &Placed<'_>,
+        settings: &PartitionSettings,
+        found: &RecoveredPartition,
+    ) -> Producers {
+        let now = self.shared.clock.wall();
+        let stored = found.producer_snapshot.as_ref().and_then(|(at, bytes)| {
+            match producers_form::decode(bytes, settings.producers) {
+                // An empty snapshot of another end would make every later batch look replayed.
+                Ok((end, producers)) if end == *at => Some((end, producers)),
+                Ok((end, _)) => {
+                    error!(partition = %placed.place, stored = %end, expected = %at, "a producer snapshot is of another end");
+                    None
+                }
+                Err(error) => {
+                    error!(partition = %placed.place, %error, "a producer snapshot cannot be read");
+                    None
+                }
+            }
+        });
+        let (from, mut producers) =
+            stored.unwrap_or_else(|| (Offset::ZERO, Producers::new(settings.producers)));
+        for header in &found.replay {
+            producers_form::replay(&mut producers, &BatchHeader::from_bytes(*header), from, now);
+        }
+        producers
+    }
+
+    fn assemble(
+        &self,
+        placed: &Placed<'_>,
+        settings: PartitionSettings,
+        log: PartitionLog,
+        producers: Producers,
+    ) -> PartitionHandle {
+        let offsets = log.offsets();
+        let tiered_end = if placed.image.tiered { placed.image.manifest.tiered_end } else { Offset::ZERO };
+        let epochs = log.epochs();
+        let mut state = PartitionState::new(
+            RecoveredLog {
+                log_start: offsets.log_start,
+                local_log_start: offsets.local_log_start,
+                tiered_end,
+                log_end: offsets.log_end,
+                written_end: offsets.written_end,
+                synced_end: offsets.synced_end,
+                epochs: epochs
+                    .entries()
+                    .iter()
+                    .map(|entry| EpochStart { epoch: entry.epoch, start: entry.start })
+                    .collect(),
+            },
+            producers,
+            settings.flush,
+        );
+        let leads = placed.image.leader == Some(self.shared.config.broker) && log.fenced().is_none();
+        state.follow_image(leads, placed.image.leader_epoch, placed.image.isr.len(), placed.image.tiered);
+        let partition = Arc::new(Partition::new(
+            placed.place,
+            placed.topic.name.clone(),
+            log.clone(),
+            Arc::clone(&self.shared),
+            state,
+            settings,
+            Arc::clone(placed.image),
+        ));
+        log.attach(Arc::new(Progress::new(&partition)));
+        // What the log finished between the look at its offsets and the attachment is told again.
+        let offsets = log.offsets();
+        partition.change(|locked| {
+            let _ = locked.state.written(offsets.written_end);
+            ((), locked.state.synced(offsets.synced_end))
+        });
+        if let Some(why) = log.fenced() {
+            partition.fail(&why, false);
+        }
+        PartitionHandle { inner: partition }
+    }
+
+    async fn update_one(&self, handle: &PartitionHandle, placed: &Placed<'_>, broker: &BrokerSettings) {
+        let partition = &handle.inner;
+        partition.take_settings(PartitionSettings::resolve(broker, placed.topic, placed.place));
+        if !Arc::ptr_eq(&partition.image(), placed.image) {
+            partition.take_image(Arc::clone(placed.image));
+        }
+        if placed.image.tiered
+            && placed.image.log_start > partition.snapshot().log_start
+            && let Err(error) = partition.apply_log_start(placed.image.log_start).await
+        {
+            error!(partition = %placed.place, %error, "could not move the log start to the committed one");
+        }
+    }
+
+    /// A topic that becomes tiered first commits its leader's log start.
+    async fn commit_log_starts(&self) {
+        for handle in self.partitions() {
+            let Some((leader_epoch, log_start)) = uncommitted_log_start(&handle.inner) else { continue };
+            if let Err(error) = handle.inner.commit_log_start(leader_epoch, log_start).await {
+                // Tried again with the next image; no upload can commit below the log start before.
+                warn!(partition = %handle.place(), %error, "could not commit the log start of a tiered partition");
+            }
+        }
+    }
+}
+
+/// Where a local log without records begins: what is below belongs to the bucket.
+fn first_local_offset(image: &PartitionImage) -> Offset {
+    if image.tiered { image.log_start.max(image.manifest.tiered_end) } else { image.log_start }
+}

@@ -1,0 +1,122 @@
+//! What is checked before the lock: the batch's form, and its records where a topic asks for a look inside.
+
+use std::sync::Arc;
+
+use tidelog_core::topic_config::TimestampType;
+use tidelog_format::{
+    batch::{BatchLimits, RawBatch, split_batches, validate_records},
+    codec::Codec,
+};
+use tidelog_types::{Timestamp, limits};
+
+use crate::{
+    AppendError, AppendRequest, PartitionSettings,
+    append::{Prepared, facts_of},
+    partition::Partition,
+};
+
+/// Checks a batch and makes it what the topic stores.
+pub(crate) async fn prepare(partition: &Partition, request: &AppendRequest) -> Result<Prepared, AppendError> {
+    let settings = partition.settings();
+    let now = partition.shared.clock.wall();
+    let received = one_batch(request, &settings)?;
+    let work = Inspection::of(&received, request, &settings);
+    let (mut batch, frame_bytes) = match work {
+        None => (received, request.frame_bytes),
+        Some(work) => {
+            let metrics = &partition.shared.metrics;
+            metrics.inspected_batches.inc();
+            if work.recompress.is_some() {
+                metrics.recompressed_batches.inc();
+            }
+            let inspected = if work.is_small(&received) {
+                work.run(received, now)
+            } else {
+                let _turn = partition.shared.codec_turns.acquire().await;
+                let task = partition
+                    .shared
+                    .supervisor
+                    .spawn_blocking("inspect batch", move || work.run(received, now));
+                let stopped = || AppendError::Storage("the broker is stopping".into());
+                task.join().await.map_err(|_| stopped())?
+            }?;
+            let frame_bytes = if inspected.anew { 0 } else { request.frame_bytes };
+            (inspected.batch, frame_bytes)
+        }
+    };
+    if settings.topic.message_timestamp_type == TimestampType::LogAppendTime {
+        batch.set_log_append_time(now);
+    }
+    Ok(Prepared { facts: facts_of(&batch), batch, frame_bytes, now })
+}
+
+fn one_batch(request: &AppendRequest, settings: &PartitionSettings) -> Result<RawBatch, AppendError> {
+    let limits = if request.internal {
+        BatchLimits::log()
+    } else {
+        BatchLimits::client(usize::try_from(settings.topic.max_message_bytes).unwrap_or(usize::MAX))
+    };
+    let mut batches = split_batches(request.records.clone(), &limits);
+    let batch = batches.next().ok_or(AppendError::BatchCount { count: 0 })??;
+    if batches.next().is_some() {
+        return Err(AppendError::BatchCount { count: 2 });
+    }
+    Ok(batch)
+}
+
+/// What must be looked at inside a batch, and what it must become.
+#[derive(Debug, Clone, Copy)]
+struct Inspection {
+    keys: bool,
+    earliest_allowed_ms: Option<u64>,
+    recompress: Option<(Codec, Option<i32>)>,
+}
+
+struct Inspected {
+    batch: RawBatch,
+    /// Whether its body is a new allocation.
+    anew: bool,
+}
+
+impl Inspection {
+    fn of(batch: &RawBatch, request: &AppendRequest, settings: &PartitionSettings) -> Option<Self> {
+        let topic = &settings.topic;
+        let keys = topic.cleanup_policy.compact && !request.internal;
+        let create_time = topic.message_timestamp_type == TimestampType::CreateTime;
+        let earliest_allowed_ms = topic.timestamp_before_max_ms.filter(|_| create_time && !request.internal);
+        let codec = batch.header.attributes().codec().ok();
+        let recompress = settings.codec().filter(|(wanted, _)| !request.internal && codec != Some(*wanted));
+        let needed = keys || earliest_allowed_ms.is_some() || recompress.is_some();
+        needed.then_some(Self { keys, earliest_allowed_ms, recompress })
+    }
+
+    /// Whether the work is too little to leave this thread for: no codec, and few bytes.
+    fn is_small(&self, batch: &RawBatch) -> bool {
+        let plain = batch.header.attributes().codec() == Ok(Codec::None);
+        plain && self.recompress.is_none() && batch.body.len() <= limits::INSPECTED_INLINE_BYTES_MAX
+    }
+
+    fn run(self, batch: RawBatch, now: Timestamp) -> Result<Inspected, AppendError> {
+        let records = |error| AppendError::Records(Arc::new(error));
+        let report = validate_records(&batch, limits::DECOMPRESSED_BATCH_BYTES_MAX).map_err(records)?;
+        if self.keys && !report.without_key.is_empty() {
+            return Err(AppendError::WithoutKey { indexes: report.without_key });
+        }
+        if let (Some(before_ms), Some(timestamp)) = (self.earliest_allowed_ms, report.min_timestamp)
+            && now.millis_since(timestamp) > before_ms
+        {
+            return Err(
+                tidelog_core::partition::AppendRefusal::TimestampOutOfBounds { timestamp, now }.into()
+            );
+        }
+        match self.recompress {
+            None => Ok(Inspected { batch, anew: false }),
+            Some((codec, level)) => {
+                let batch = batch
+                    .recompressed(codec, level, limits::DECOMPRESSED_BATCH_BYTES_MAX)
+                    .map_err(records)?;
+                Ok(Inspected { batch, anew: true })
+            }
+        }
+    }
+}
