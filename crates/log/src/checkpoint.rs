@@ -1,0 +1,187 @@
+//! Checkpoints: making what was written behind durable, so that the journal below it may be used again.
+//!
+//! **Owns** the order of it: every partition's files first, then the checkpoint file aside, its sync, its rename, the
+//! directory's sync, and only then the journal's files.
+//!
+//! A partition's record says: everything of it that the journal has below `position` is in its segments, which end at
+//! `synced_end`.
+
+use std::{
+    io,
+    path::PathBuf,
+    sync::{Arc, PoisonError, atomic::Ordering},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tidelog_format::{
+    checkpoint::{Checkpoint, CheckpointEntry},
+    journal::{Generation, JournalPosition},
+};
+
+use crate::{LogFailure, engine::Engine, partition::Partition};
+
+/// The checkpoint's file in the data directory.
+pub(crate) const FILE: &str = "log.checkpoint";
+
+/// How often the journal's length is looked at.
+const TICK: Duration = Duration::from_millis(500);
+
+/// Takes checkpoints as time and the journal ask for them.
+pub(crate) async fn run(engine: Arc<Engine>) {
+    let stop = engine.supervisor.shutdown_token();
+    let mut last = engine.clock.monotonic();
+    while engine.check().is_ok() {
+        let tick = TICK.min(engine.config.checkpoint_interval);
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            () = engine.checkpoint_wake.notified() => {}
+            () = engine.clock.sleep(tick) => {}
+        }
+        let now = engine.clock.monotonic();
+        let long = engine.journal.bytes() >= engine.config.journal_bytes_max.get() / 4;
+        if !long && now.saturating_sub(last) < engine.config.checkpoint_interval {
+            continue;
+        }
+        match take(&engine, false).await {
+            Ok(()) => last = engine.clock.monotonic(),
+            Err(failure) => {
+                tracing::debug!(%failure, "no checkpoint");
+                return;
+            }
+        }
+    }
+}
+
+/// Takes one checkpoint. With `clean`, nothing is appended any more and the mark of a clean stop is left.
+pub(crate) async fn take(engine: &Arc<Engine>, clean: bool) -> Result<(), LogFailure> {
+    let _one = engine.checkpoint_lock.lock().await;
+    let begun = engine.clock.monotonic();
+    match try_take(engine, clean).await {
+        Ok(()) => {
+            engine.metrics.checkpoints.inc();
+            engine
+                .metrics
+                .checkpoint_seconds
+                .observe_duration(engine.clock.monotonic().saturating_sub(begun));
+            Ok(())
+        }
+        Err(Stopped::Failed(failure)) => Err(failure),
+        Err(Stopped::Io(error)) if error.kind() == io::ErrorKind::StorageFull && !clean => {
+            // The journal holds everything until there is space again.
+            tracing::error!(%error, "no checkpoint: the disk is full");
+            Ok(())
+        }
+        Err(Stopped::Io(source)) => {
+            let failure = LogFailure::Checkpoint { source: Arc::new(source) };
+            engine.fail(failure.clone());
+            Err(failure)
+        }
+    }
+}
+
+enum Stopped {
+    Failed(LogFailure),
+    Io(io::Error),
+}
+
+impl From<io::Error> for Stopped {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<LogFailure> for Stopped {
+    fn from(failure: LogFailure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+async fn try_take(engine: &Arc<Engine>, clean: bool) -> Result<(), Stopped> {
+    // What is created, or begins to be deleted, from here on has its entry at or above this position.
+    let mut replay_from = engine.journal.head();
+    replay_from = engine.held_from().map_or(replay_from, |held| held.min(replay_from));
+    let mut entries = Vec::new();
+    for partition in engine.partitions() {
+        let entry = match unchanged(engine, &partition) {
+            Some(entry) => Some(entry),
+            None => sync_partition(engine, &partition).await?,
+        };
+        if let Some(entry) = entry {
+            replay_from = replay_from.min(entry.position.0);
+            entries.push(entry);
+        }
+    }
+    if engine.new_folders.swap(false, Ordering::AcqRel) {
+        engine.disk.sync_dir(&engine.config.directory).await?;
+    }
+    if engine.config.mistakes.free_journal_early {
+        engine.journal.free_below(engine.journal.head()).await?;
+    }
+    write(
+        engine,
+        Checkpoint {
+            generation: Generation(engine.journal.newest_generation()),
+            replay_from: JournalPosition(replay_from),
+            clean,
+            entries,
+        },
+    )
+    .await?;
+    engine.journal.free_below(replay_from).await?;
+    engine.pool.room.notify_waiters();
+    Ok(())
+}
+
+/// Writes the file and makes it durable.
+pub(crate) async fn write(engine: &Engine, checkpoint: Checkpoint) -> io::Result<()> {
+    let directory = &engine.config.directory;
+    crate::data_dir::write_aside(&*engine.disk, directory, FILE, Bytes::from(checkpoint.encode())).await?;
+    engine.disk.sync_dir(directory).await
+}
+
+/// The record of a partition whose files hold all of it and are synced.
+fn unchanged(engine: &Engine, partition: &Partition) -> Option<CheckpointEntry> {
+    let files = partition.files.try_lock().ok()?;
+    let state = partition.lock();
+    (files.is_clean() && state.behind_end == state.log_end && !state.deleted)
+        .then(|| record(engine, partition, &state))
+}
+
+fn record(engine: &Engine, partition: &Partition, state: &crate::partition::State) -> CheckpointEntry {
+    // The first batch that no segment has; one that is in no round yet lands at or above the head.
+    let head = engine.journal.head();
+    let position = state.tail.unwritten().next().map_or(head, |batch| batch.journal_position.unwrap_or(head));
+    CheckpointEntry {
+        place: partition.place,
+        synced_end: state.behind_end,
+        position: JournalPosition(position),
+        log_start: state.log_start,
+        local_log_start: state.local_log_start,
+    }
+}
+
+/// Writes behind and syncs one partition. `None` where it is deleted.
+async fn sync_partition(
+    engine: &Arc<Engine>,
+    partition: &Arc<Partition>,
+) -> Result<Option<CheckpointEntry>, Stopped> {
+    let ticket = engine.queue.newest();
+    engine.queue.wait_synced(ticket, || engine.check()).await?;
+    let mut files = partition.files.lock().await;
+    if partition.lock().deleted {
+        return Ok(None);
+    }
+    engine.write_behind(partition, &mut files).await?;
+    let behind_end = partition.lock().behind_end;
+    files.sync(engine, partition, true).await?;
+    let state = partition.state.lock().unwrap_or_else(PoisonError::into_inner);
+    assert!(state.behind_end == behind_end, "nobody writes behind without the files lock");
+    Ok((!state.deleted).then(|| record(engine, partition, &state)))
+}
+
+/// Where the file is.
+pub(crate) fn path(engine_directory: &std::path::Path) -> PathBuf {
+    engine_directory.join(FILE)
+}

@@ -1,0 +1,249 @@
+//! The data directory: whose it is, that one process has it, and the reserve for a full disk.
+//!
+//! ```text
+//! <data directory>/
+//!   .lock                         held by the process
+//!   meta.properties               format version, cluster id, directory id
+//!   reserve                       zeros, given up at a start on a full disk
+//!   log.checkpoint                what the segments hold
+//!   journal/<number>.journal
+//!   <topic id>-<partition>/       segments
+//! ```
+
+use std::{
+    fs::{File, TryLockError},
+    io,
+    path::Path,
+};
+
+use bytes::Bytes;
+use tidelog_format::crc;
+use tidelog_runtime::{Disk, Lane, OpenMode};
+use tidelog_types::{ClusterId, DirectoryId};
+
+use crate::{LogConfig, OpenError};
+
+const LOCK: &str = ".lock";
+const META: &str = "meta.properties";
+const RESERVE: &str = "reserve";
+const VERSION: u32 = 1;
+/// More than any `meta.properties` of ours.
+const META_BYTES_MAX: usize = 4096;
+const FILL_BYTES: usize = 1024 * 1024;
+
+/// The lock of a data directory; released when dropped, and by the system when the process ends.
+#[derive(Debug)]
+pub struct DirectoryLock {
+    _file: File,
+}
+
+impl DirectoryLock {
+    /// Takes the lock, creating the directory where it is missing. Blocks for moments only; not for a task.
+    ///
+    /// # Errors
+    /// [`OpenError::Locked`] where another process has it.
+    pub fn acquire(directory: &Path) -> Result<Self, OpenError> {
+        let path = directory.join(LOCK);
+        std::fs::create_dir_all(directory).map_err(failed("create", directory))?;
+        let file = File::options().create(true).truncate(false).write(true).open(&path);
+        let file = file.map_err(failed("open", &path))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self { _file: file }),
+            Err(TryLockError::WouldBlock) => Err(OpenError::Locked { path: directory.display().to_string() }),
+            Err(TryLockError::Error(source)) => Err(failed("lock", &path)(source)),
+        }
+    }
+}
+
+pub(crate) fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OpenError {
+    let path = path.display().to_string();
+    move |source| OpenError::Io { operation, path, source }
+}
+
+/// Reads a whole file; `None` where it is missing.
+pub(crate) async fn read_all(disk: &dyn Disk, path: &Path, bytes_max: usize) -> io::Result<Option<Bytes>> {
+    let file = match disk.open(path, OpenMode::Read, Lane::Background).await {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let length = usize::try_from(file.len().await?).unwrap_or(usize::MAX).min(bytes_max);
+    file.read_at(0, length).await.map(Some)
+}
+
+/// Writes a small file aside, syncs it, and renames it into place. The caller syncs the directory.
+pub(crate) async fn write_aside(
+    disk: &dyn Disk,
+    folder: &Path,
+    name: &str,
+    content: Bytes,
+) -> io::Result<()> {
+    let aside = folder.join(format!("{name}.new"));
+    let file = disk.open(&aside, OpenMode::CreateOrTruncate, Lane::Background).await?;
+    file.write_at(0, vec![content]).await?;
+    file.sync_data().await?;
+    disk.rename(&aside, &folder.join(name)).await
+}
+
+/// What `meta.properties` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Meta {
+    pub(crate) cluster_id: Option<ClusterId>,
+    pub(crate) directory_id: DirectoryId,
+}
+
+impl Meta {
+    fn encode(self) -> String {
+        let cluster = self.cluster_id.map_or(String::new(), |id| id.to_string());
+        let body = format!("version={VERSION}\ncluster.id={cluster}\ndirectory.id={}\n", self.directory_id);
+        format!("{body}crc={:08x}\n", crc::crc32c(body.as_bytes()))
+    }
+
+    fn decode(text: &str) -> Result<Self, String> {
+        let (body, crc_line) = text.trim_end().rsplit_once('\n').ok_or("too short")?;
+        let carried = crc_line.strip_prefix("crc=").and_then(|hex| u32::from_str_radix(hex, 16).ok());
+        if carried != Some(crc::crc32c(format!("{body}\n").as_bytes())) {
+            return Err("its checksum does not match".to_owned());
+        }
+        let value = |key: &str| body.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        let version = value("version").and_then(|text| text.parse::<u32>().ok()).ok_or("no version")?;
+        if version != VERSION {
+            return Err(format!("format version {version} is newer than {VERSION}"));
+        }
+        let cluster = value("cluster.id").ok_or("no cluster id")?;
+        let cluster_id = match cluster {
+            "" => None,
+            text => Some(text.parse().map_err(|error| format!("cluster id: {error}"))?),
+        };
+        let directory = value("directory.id").ok_or("no directory id")?;
+        let directory_id = directory.parse().map_err(|error| format!("directory id: {error}"))?;
+        Ok(Self { cluster_id, directory_id })
+    }
+}
+
+/// What the directory is, before anything else is opened.
+#[derive(Debug)]
+pub(crate) struct DataDir {
+    pub(crate) meta: Meta,
+    /// Whether it was made just now.
+    pub(crate) new: bool,
+}
+
+/// Opens the directory: makes it where it is missing, compares whose it is, gives the reserve up where the disk is full.
+pub(crate) async fn open(config: &LogConfig, disk: &dyn Disk) -> Result<DataDir, OpenError> {
+    let directory = &config.directory;
+    disk.create_dir_all(directory).await.map_err(failed("create", directory))?;
+    give_reserve_up_when_full(config, disk).await?;
+    let path = directory.join(META);
+    let found = read_all(disk, &path, META_BYTES_MAX).await.map_err(failed("read", &path))?;
+    let damaged = |why: String| OpenError::Damaged { path: path.display().to_string(), why };
+    let (mut meta, new) = match found {
+        Some(bytes) => {
+            let text = std::str::from_utf8(&bytes).map_err(|_| damaged("it is not text".to_owned()))?;
+            (Meta::decode(text).map_err(damaged)?, false)
+        }
+        None => (Meta { cluster_id: config.cluster_id, directory_id: config.directory_id }, true),
+    };
+    if new {
+        let entries = disk.list_dir(directory).await.map_err(failed("list", directory))?;
+        if let Some(foreign) = entries.iter().find(|entry| entry.name == crate::checkpoint::FILE) {
+            return Err(OpenError::Foreign(format!("{} is there without {META}", foreign.name)));
+        }
+    }
+    let mut changed = new;
+    match (meta.cluster_id, config.cluster_id) {
+        (Some(found), Some(expected)) if found != expected => {
+            return Err(OpenError::OtherCluster { found: found.to_string(), expected: expected.to_string() });
+        }
+        (None, Some(expected)) => {
+            meta.cluster_id = Some(expected);
+            changed = true;
+        }
+        _ => {}
+    }
+    if changed {
+        let content = Bytes::from(meta.encode());
+        write_aside(disk, directory, META, content).await.map_err(failed("write", &path))?;
+        disk.sync_dir(directory).await.map_err(failed("sync", directory))?;
+        if let Some(parent) = directory.parent() {
+            disk.sync_dir(parent).await.map_err(failed("sync", parent))?;
+        }
+    }
+    Ok(DataDir { meta, new })
+}
+
+async fn give_reserve_up_when_full(config: &LogConfig, disk: &dyn Disk) -> Result<(), OpenError> {
+    let directory = &config.directory;
+    let space = disk.space(directory).await.map_err(failed("look at the space of", directory))?;
+    let path = directory.join(RESERVE);
+    // Opening needs about a journal file; below that, what was kept aside for this moment goes.
+    if space.free >= config.journal_file_bytes.get().max(config.reserve_bytes.get()) {
+        return Ok(());
+    }
+    match disk.remove_file(&path).await {
+        Ok(()) => {
+            tracing::warn!(free_bytes = space.free, "disk is full: the reserve file was given up");
+            disk.sync_dir(directory).await.map_err(failed("sync", directory))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(failed("remove", &path)(error)),
+    }
+}
+
+/// Makes the reserve file where it is missing and fits; a disk too full for it is no error.
+pub(crate) async fn make_reserve(config: &LogConfig, disk: &dyn Disk, free_bytes: u64) -> io::Result<()> {
+    let bytes = config.reserve_bytes.get();
+    if bytes == 0 || free_bytes < bytes.saturating_mul(4) {
+        return Ok(());
+    }
+    let path = config.directory.join(RESERVE);
+    let file = match disk.open(&path, OpenMode::ReadWrite, Lane::Background).await {
+        Ok(file) if file.len().await? >= bytes => return Ok(()),
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            disk.open(&path, OpenMode::CreateNew, Lane::Background).await?
+        }
+        Err(error) => return Err(error),
+    };
+    if file.allocate(bytes).await.is_err() {
+        return disk.remove_file(&path).await;
+    }
+    // A file system that cannot allocate ahead counts only what was written.
+    let zeros = Bytes::from(vec![0_u8; FILL_BYTES.min(config.reserve_bytes.as_usize())]);
+    let mut position = 0;
+    while position < bytes {
+        let piece = usize::try_from(bytes - position).unwrap_or(FILL_BYTES).min(zeros.len());
+        file.write_at(position, vec![zeros.slice(..piece)]).await?;
+        position += piece as u64;
+    }
+    file.sync_data().await?;
+    disk.sync_dir(&config.directory).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn meta_round_trips_and_one_flipped_bit_is_seen() {
+        let meta = Meta {
+            cluster_id: Some(ClusterId::from_bytes([7; 16])),
+            directory_id: DirectoryId::from_bytes([9; 16]),
+        };
+        let text = meta.encode();
+        assert_eq!(Meta::decode(&text), Ok(meta));
+        let flipped = text.replace("cluster.id=B", "cluster.id=C");
+        assert_eq!(Meta::decode(&flipped), Err("its checksum does not match".to_owned()));
+        let nameless = Meta { cluster_id: None, ..meta };
+        assert_eq!(Meta::decode(&nameless.encode()), Ok(nameless));
+    }
+
+    #[test]
+    fn a_second_holder_of_a_directory_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = DirectoryLock::acquire(folder.path()).unwrap();
+        assert!(matches!(DirectoryLock::acquire(folder.path()), Err(OpenError::Locked { .. })));
+        drop(first);
+        assert!(DirectoryLock::acquire(folder.path()).is_ok());
+    }
+}

@@ -1,0 +1,520 @@
+//! The start: what the last stop left becomes logs again.
+//!
+//! ```text
+//!  checkpoint --+--> cut each partition to the least of its synced end and later truncations
+//!  journal    --+--> write what survives into the cut files --> sync --> checkpoint --> new journal file
+//! ```
+//!
+//! A crash at any point of it leaves checkpoint and journal as they were, and the next start does the same again.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, PoisonError},
+};
+
+use bytes::Bytes;
+use tidelog_format::{
+    batch::{BATCH_HEADER_BYTES, BatchHeader},
+    checkpoint::{Checkpoint, CheckpointEntry},
+    epochs::EpochChain,
+    journal::{Generation, JournalPosition},
+};
+use tidelog_runtime::{Clock, DirEntry, Disk, Registry, Supervisor};
+use tidelog_types::{LeaderEpoch, Offset, TopicPartition};
+
+use crate::{
+    LogConfig, OpenError, PartitionConfig, PartitionLog, RecoveryReport, checkpoint,
+    data_dir::{self, failed},
+    engine::Engine,
+    files::{EPOCHS, Files, FoundFolder},
+    journal::{
+        self,
+        play::{Journal, Replay},
+    },
+    metrics::LogMetrics,
+    partition::{Partition, State},
+    segment::{self, Content, LOG, SNAPSHOT, Segment, index_file, rebuild},
+    tail::TailBatch,
+};
+
+/// The folder of the journal.
+const JOURNAL: &str = "journal";
+
+/// The largest checkpoint believed: 100,000 partitions take 5 MiB.
+const CHECKPOINT_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// The largest small file believed.
+const SMALL_FILE_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Recovered bytes that are written to segments at once.
+const FLUSH_BYTES: usize = 16 * 1024 * 1024;
+
+/// A partition as the start found it.
+#[derive(Debug, Clone)]
+pub struct RecoveredPartition {
+    /// Its log.
+    pub log: PartitionLog,
+    /// The newest producer state that is not above the log end, with its offset.
+    pub producer_snapshot: Option<(Offset, Bytes)>,
+    /// The headers of all batches from that offset (or else from the local log start offset) to the log end.
+    pub replay: Vec<[u8; 61]>,
+    /// What recovery did.
+    pub report: RecoveryReport,
+}
+
+/// Opens the directory and recovers. The engine's tasks do not run yet.
+pub(crate) async fn open(
+    config: LogConfig,
+    disk: Arc<dyn Disk>,
+    clock: Arc<dyn Clock>,
+    supervisor: Supervisor,
+    registry: &Registry,
+) -> Result<(Arc<Engine>, Vec<RecoveredPartition>), OpenError> {
+    let begun = clock.monotonic();
+    let directory = data_dir::open(&config, &*disk).await?;
+    let checkpoint = read_checkpoint(&*disk, &config.directory, directory.new).await?;
+    let journal_folder = config.directory.join(JOURNAL);
+    let mut journal = Journal::open(&*disk, &journal_folder, &checkpoint).await?;
+    let replays = journal.replays(&checkpoint).await?;
+    let unclean = !directory.new && (!checkpoint.clean || replays.entries > 0);
+    let found = std::mem::take(&mut journal.found);
+    let (next_generation, start) = (found.next_generation, found.start);
+    let journal_bytes = config.journal_file_bytes.get();
+    let files = journal::files::Files::new(Arc::clone(&disk), journal_folder.clone(), journal_bytes, found);
+    disk.sync_dir(&config.directory).await.map_err(failed("sync", &config.directory))?;
+    let engine = Arc::new(Engine::new(
+        config,
+        disk,
+        clock,
+        supervisor,
+        LogMetrics::new(registry),
+        files,
+        directory.meta.directory_id,
+        unclean,
+    ));
+    let recovery = Recovery { engine: Arc::clone(&engine) };
+    let mut restored = BTreeMap::new();
+    let folders = recovery.folders().await?;
+    for (place, replay) in &replays.partitions {
+        if let Some(partition) = recovery.restore(*place, replay, folders.contains(place)).await? {
+            restored.insert(*place, partition);
+        }
+    }
+    recovery.write_survivors(&journal, &replays.partitions, &mut restored).await?;
+    for (place, restored) in &restored {
+        let mut files = restored.partition.files.lock().await;
+        let synced = files.sync(&engine, &restored.partition, false).await;
+        synced.map_err(failed("sync", &restored.partition.folder))?;
+        drop(files);
+        engine.add_partition(Arc::clone(&restored.partition));
+        tracing::debug!(place = %place, "partition recovered");
+    }
+    // Always: from here on the mark of a clean stop is gone, and the old journal files are free.
+    recovery.checkpoint(next_generation, start, &restored).await?;
+    engine.look_at_space().await;
+    let free = engine.free_bytes();
+    let reserve = data_dir::make_reserve(&engine.config, &*engine.disk, free).await;
+    reserve.map_err(failed("make the reserve in", &engine.config.directory))?;
+    for orphan in folders.iter().filter(|place| !replays.partitions.contains_key(place)) {
+        tracing::warn!(place = %orphan, "a folder of a partition that the log does not know is left alone");
+    }
+    let recovered = recovery.report(restored).await?;
+    let took = engine.clock.monotonic().saturating_sub(begun);
+    tracing::info!(
+        partitions = recovered.len(),
+        journal_entries = replays.entries,
+        unclean,
+        milliseconds = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+        "log opened"
+    );
+    Ok((engine, recovered))
+}
+
+async fn read_checkpoint(disk: &dyn Disk, directory: &Path, new: bool) -> Result<Checkpoint, OpenError> {
+    let path = checkpoint::path(directory);
+    let bytes = data_dir::read_all(disk, &path, CHECKPOINT_BYTES_MAX).await.map_err(failed("read", &path))?;
+    let damaged = |why: String| OpenError::Damaged { path: path.display().to_string(), why };
+    match bytes {
+        Some(bytes) => Checkpoint::decode(&bytes).map_err(|error| damaged(error.to_string())),
+        // A crash between the first open's meta file and its checkpoint.
+        None if new => Ok(Checkpoint::default()),
+        None => {
+            tracing::warn!(path = %path.display(), "no checkpoint: the journal is played from its beginning");
+            Ok(Checkpoint::default())
+        }
+    }
+}
+
+struct Restored {
+    partition: Arc<Partition>,
+    report: RecoveryReport,
+    snapshots: Vec<Offset>,
+}
+
+struct Recovery {
+    engine: Arc<Engine>,
+}
+
+/// What a folder holds, by name.
+#[derive(Default)]
+struct Listing {
+    segments: Vec<(Offset, u64)>,
+    snapshots: Vec<Offset>,
+    /// Files that no segment or snapshot owns, or that belong to segments without batches.
+    strays: Vec<PathBuf>,
+}
+
+impl Recovery {
+    async fn folders(&self) -> Result<BTreeSet<TopicPartition>, OpenError> {
+        let directory = &self.engine.config.directory;
+        let entries = self.engine.disk.list_dir(directory).await.map_err(failed("list", directory))?;
+        let folders = entries.iter().filter(|entry| entry.is_dir).filter_map(|entry| entry.name.parse().ok());
+        Ok(folders.collect())
+    }
+
+    /// Makes one partition's files agree with its checkpoint and the journal's cuts. `None` where it is deleted.
+    async fn restore(
+        &self,
+        place: TopicPartition,
+        replay: &Replay,
+        exists: bool,
+    ) -> Result<Option<Restored>, OpenError> {
+        let engine = &self.engine;
+        let folder = engine.config.directory.join(place.to_string());
+        let io = |error| failed("recover", &folder)(error);
+        if replay.deleted || replay.reset.is_some() {
+            if exists {
+                engine.disk.remove_dir_all(&folder).await.map_err(io)?;
+                let directory = &engine.config.directory;
+                engine.disk.sync_dir(directory).await.map_err(failed("sync", directory))?;
+            }
+            if replay.deleted {
+                return Ok(None);
+            }
+        }
+        let mut fenced = replay.fenced.clone();
+        let found = match replay.reset {
+            Some(_) => Contents::default(),
+            None if exists => self.cut_folder(place, &folder, replay).await.map_err(io)?,
+            None => Contents::default(),
+        };
+        // The files end where the checkpoint says, or acknowledged records are gone.
+        let held = found.segments.last().map_or(replay.local_log_start, |last| last.content().end);
+        let expected = replay.cut.max(replay.local_log_start);
+        let end = expected.min(held);
+        if end < expected {
+            let why = format!("records in [{end}, {expected}) are missing or damaged on disk");
+            tracing::error!(place = %place, why, "partition fenced");
+            fenced = Some(Arc::from(why.as_str()));
+        }
+        let state = State {
+            log_start: replay.log_start,
+            local_log_start: replay.local_log_start,
+            epochs: found.epochs.clone(),
+            fenced: fenced.clone(),
+            ..State::empty(PartitionConfig::default(), end)
+        };
+        let report = RecoveryReport { cut_to: end, batches_played: 0, fenced };
+        let folder_state = FoundFolder {
+            exists: exists && replay.reset.is_none(),
+            active: found.segments.last().cloned(),
+            snapshots: found.snapshots.clone(),
+            epochs: found.saved_epochs,
+            changed: found.changed,
+        };
+        let files = Files::found(folder_state, engine.clock.monotonic());
+        let partition = Arc::new(Partition::new(place, folder, state, files));
+        partition.segments.store(Arc::new(found.segments));
+        Ok(Some(Restored { partition, report, snapshots: found.snapshots }))
+    }
+
+    async fn cut_folder(
+        &self,
+        place: TopicPartition,
+        folder: &Path,
+        replay: &Replay,
+    ) -> io::Result<Contents> {
+        let engine = &self.engine;
+        let listing = list(folder, engine.disk.list_dir(folder).await?);
+        let mut contents = Contents::default();
+        for stray in &listing.strays {
+            crate::files::remove(engine, stray).await?;
+            contents.changed = true;
+        }
+        let wall = engine.clock.wall();
+        for (index, (base, bytes)) in listing.segments.iter().enumerate() {
+            let next = listing.segments.get(index + 1).map(|(next, _)| *next);
+            let evicted = next.is_some_and(|next| next <= replay.local_log_start);
+            if *base >= replay.cut || evicted {
+                remove_files(engine, folder, *base).await?;
+                contents.changed = true;
+                continue;
+            }
+            match next.filter(|next| *next < replay.cut) {
+                Some(next) => {
+                    let content = Content::listed(*bytes, next, wall);
+                    contents.segments.push(Arc::new(Segment::new(folder, *base, content)));
+                }
+                None => contents.take_last(engine, folder, *base, *bytes, replay).await?,
+            }
+        }
+        for snapshot in listing.snapshots {
+            if snapshot > replay.cut {
+                crate::files::remove(engine, &segment::path(folder, snapshot, SNAPSHOT)).await?;
+                contents.changed = true;
+            } else {
+                contents.snapshots.push(snapshot);
+            }
+        }
+        contents.read_epochs(engine, place, folder, replay).await?;
+        Ok(contents)
+    }
+
+    /// Writes what the journal holds behind the cut ends.
+    async fn write_survivors(
+        &self,
+        journal: &Journal,
+        replays: &BTreeMap<TopicPartition, Replay>,
+        restored: &mut BTreeMap<TopicPartition, Restored>,
+    ) -> Result<(), OpenError> {
+        let total: usize = replays.values().map(|replay| replay.survivors.len()).sum();
+        if total == 0 {
+            return Ok(());
+        }
+        let mut bodies = journal.bodies()?;
+        let mut pending: BTreeMap<TopicPartition, Vec<TailBatch>> = BTreeMap::new();
+        let mut bytes = 0;
+        while let Some(body) = bodies.next().await? {
+            let Some(replay) = replays.get(&body.place) else { continue };
+            let survives =
+                replay.survivors.binary_search_by_key(&body.position, |survivor| survivor.position).is_ok();
+            let Some(target) = restored.get_mut(&body.place).filter(|_| survives) else { continue };
+            // Nothing follows what is missing on disk.
+            if target.report.fenced.is_some() && target.report.cut_to < replay.cut {
+                continue;
+            }
+            target.report.batches_played += 1;
+            bytes += body.batch.size();
+            pending.entry(body.place).or_default().push(tail_batch(body));
+            if bytes >= FLUSH_BYTES {
+                self.flush(&mut pending, restored).await?;
+                bytes = 0;
+            }
+        }
+        self.flush(&mut pending, restored).await
+    }
+
+    async fn flush(
+        &self,
+        pending: &mut BTreeMap<TopicPartition, Vec<TailBatch>>,
+        restored: &BTreeMap<TopicPartition, Restored>,
+    ) -> Result<(), OpenError> {
+        for (place, batches) in std::mem::take(pending) {
+            let (Some(restored), Some(last)) = (restored.get(&place), batches.last()) else { continue };
+            let partition = &restored.partition;
+            let mut files = partition.files.lock().await;
+            let written = files.append(&self.engine, partition, &batches).await;
+            written.map_err(failed("write", &partition.folder))?;
+            let end = last.last.next();
+            let mut state = partition.state.lock().unwrap_or_else(PoisonError::into_inner);
+            for batch in &batches {
+                if state.epochs.try_assign(batch.leader_epoch, batch.base).is_err() {
+                    state.fenced = Some(Arc::from("leader epochs in the journal go back"));
+                }
+            }
+            (state.log_end, state.written_end, state.synced_end, state.behind_end) = (end, end, end, end);
+        }
+        Ok(())
+    }
+
+    async fn checkpoint(
+        &self,
+        generation: u64,
+        start: u64,
+        restored: &BTreeMap<TopicPartition, Restored>,
+    ) -> Result<(), OpenError> {
+        let engine = &self.engine;
+        let directory = &engine.config.directory;
+        engine.disk.sync_dir(directory).await.map_err(failed("sync", directory))?;
+        let entries = restored.iter().map(|(place, restored)| {
+            let state = restored.partition.lock();
+            CheckpointEntry {
+                place: *place,
+                synced_end: state.log_end,
+                position: JournalPosition(start),
+                log_start: state.log_start,
+                local_log_start: state.local_log_start,
+            }
+        });
+        let checkpoint = Checkpoint {
+            generation: Generation(generation.saturating_sub(1)),
+            replay_from: JournalPosition(start),
+            clean: false,
+            entries: entries.collect(),
+        };
+        let path = checkpoint::path(directory);
+        checkpoint::write(engine, checkpoint).await.map_err(failed("write", &path))
+    }
+
+    async fn report(
+        &self,
+        restored: BTreeMap<TopicPartition, Restored>,
+    ) -> Result<Vec<RecoveredPartition>, OpenError> {
+        let mut recovered = Vec::with_capacity(restored.len());
+        for (_, restored) in restored {
+            let partition = restored.partition;
+            let end = partition.lock().log_end;
+            let snapshot = restored.snapshots.iter().rev().find(|offset| **offset <= end).copied();
+            let mut producer_snapshot = None;
+            if let Some(offset) = snapshot {
+                let path = segment::path(&partition.folder, offset, SNAPSHOT);
+                let bytes = data_dir::read_all(&*self.engine.disk, &path, SMALL_FILE_BYTES_MAX).await;
+                producer_snapshot = bytes.map_err(failed("read", &path))?.map(|bytes| (offset, bytes));
+            }
+            let from = producer_snapshot.as_ref().map_or(Offset::ZERO, |(offset, _)| *offset);
+            let log = PartitionLog { engine: Arc::clone(&self.engine), partition };
+            let replay = if from < end {
+                log.batch_headers(from).await.unwrap_or_else(|error| {
+                    tracing::error!(place = %log.place(), %error, "producer state is rebuilt in part");
+                    Vec::new()
+                })
+            } else {
+                Vec::new()
+            };
+            recovered.push(RecoveredPartition { log, producer_snapshot, replay, report: restored.report });
+        }
+        Ok(recovered)
+    }
+}
+
+fn tail_batch(body: journal::play::Body) -> TailBatch {
+    TailBatch {
+        sequence: 0,
+        base: body.range.base,
+        last: body.range.end.prev().unwrap_or(body.range.base),
+        header: Bytes::copy_from_slice(body.batch.header.as_bytes()),
+        max_timestamp: body.batch.header.max_timestamp(),
+        body: body.batch.body,
+        leader_epoch: body.leader_epoch,
+        charge: 0,
+        journal_position: Some(body.position),
+        appended: std::time::Duration::ZERO,
+    }
+}
+
+/// A folder after its cut.
+#[derive(Default)]
+struct Contents {
+    segments: Vec<Arc<Segment>>,
+    snapshots: Vec<Offset>,
+    epochs: EpochChain,
+    saved_epochs: Option<EpochChain>,
+    changed: bool,
+}
+
+impl Contents {
+    /// The segment that holds the end: whatever lies behind the end goes.
+    async fn take_last(
+        &mut self,
+        engine: &Engine,
+        folder: &Path,
+        base: Offset,
+        bytes: u64,
+        replay: &Replay,
+    ) -> io::Result<()> {
+        let interval_bytes = PartitionConfig::default().index_interval_bytes.get();
+        let segment = Segment::new(folder, base, Content::empty(base, engine.clock.wall()));
+        let trusted = index_file::load(engine, &segment).await?;
+        let indexed = trusted.as_ref().map_or(0, Vec::len);
+        let scan = rebuild::scan(engine, folder, base, replay.cut, interval_bytes, trusted).await?;
+        let whole = scan.content.bytes == bytes
+            && scan.content.intervals.as_ref().is_some_and(|intervals| intervals.len() == indexed);
+        if whole {
+            self.segments.push(Arc::new(Segment::new(folder, base, scan.content)));
+            return Ok(());
+        }
+        self.changed = true;
+        self.segments.extend(rebuild::finish_cut(engine, folder, base, scan.content).await?);
+        Ok(())
+    }
+
+    async fn read_epochs(
+        &mut self,
+        engine: &Engine,
+        place: TopicPartition,
+        folder: &Path,
+        replay: &Replay,
+    ) -> io::Result<()> {
+        let bytes = data_dir::read_all(&*engine.disk, &folder.join(EPOCHS), SMALL_FILE_BYTES_MAX).await?;
+        let decoded = bytes.map(|bytes| EpochChain::decode(&bytes));
+        match decoded {
+            Some(Ok(chain)) => {
+                self.saved_epochs = Some(chain.clone());
+                self.epochs = chain;
+            }
+            missing => {
+                if !self.segments.is_empty() {
+                    tracing::warn!(place = %place, ?missing, "the leader-epoch chain is rebuilt from the batches");
+                    self.epochs = rebuilt_epochs(engine, &self.segments).await?;
+                }
+            }
+        }
+        self.epochs.truncate_from_end(replay.cut);
+        Ok(())
+    }
+}
+
+async fn rebuilt_epochs(engine: &Engine, segments: &[Arc<Segment>]) -> io::Result<EpochChain> {
+    let mut chain = EpochChain::default();
+    for segment in segments {
+        let file = engine.descriptors.get(&segment.path(LOG), crate::descriptors::Use::Write).await?;
+        let mut position = 0;
+        let end = segment.content().bytes;
+        while position < end {
+            let bytes = file.read_at(position, BATCH_HEADER_BYTES).await?;
+            let Some(header) = BatchHeader::peek(&bytes) else { break };
+            let (Some(length), Some(base)) = (header.batch_bytes(), header.base_offset()) else { break };
+            if chain.try_assign(header.leader_epoch().unwrap_or(LeaderEpoch::ZERO), base).is_err() {
+                break;
+            }
+            position += length.max(BATCH_HEADER_BYTES) as u64;
+        }
+    }
+    Ok(chain)
+}
+
+fn list(folder: &Path, entries: Vec<DirEntry>) -> Listing {
+    let mut listing = Listing::default();
+    let mut others = Vec::new();
+    for entry in entries {
+        let parts = entry.name.split_once('.').filter(|(digits, _)| digits.len() == 20);
+        let base = parts.and_then(|(digits, _)| digits.parse().ok()).and_then(Offset::new);
+        match (base, parts) {
+            (Some(base), Some((_, LOG))) => listing.segments.push((base, entry.length)),
+            (Some(offset), Some((_, SNAPSHOT))) => listing.snapshots.push(offset),
+            (Some(base), Some((_, segment::INDEX | segment::TIME_INDEX | segment::TXN_INDEX))) => {
+                others.push((base, folder.join(&entry.name)));
+            }
+            _ if entry.name == EPOCHS || entry.is_dir => {}
+            // What was being written aside when the process ended.
+            _ if entry.name.ends_with(".new") => listing.strays.push(folder.join(&entry.name)),
+            _ => {}
+        }
+    }
+    listing.segments.sort_unstable();
+    listing.snapshots.sort_unstable();
+    let known = |base: Offset| listing.segments.iter().any(|(known, _)| *known == base);
+    let orphans: Vec<PathBuf> =
+        others.into_iter().filter(|(base, _)| !known(*base)).map(|(_, path)| path).collect();
+    listing.strays.extend(orphans);
+    listing
+}
+
+async fn remove_files(engine: &Engine, folder: &Path, base: Offset) -> io::Result<()> {
+    for extension in [segment::INDEX, segment::TIME_INDEX, segment::TXN_INDEX, LOG] {
+        crate::files::remove(engine, &segment::path(folder, base, extension)).await?;
+    }
+    Ok(())
+}

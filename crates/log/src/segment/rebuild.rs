@@ -1,0 +1,216 @@
+//! Finding whole batches in a segment's file: after a crash, at a cut, and where an index is missing or damaged.
+//!
+//! A walk stops at the first thing that is not a whole valid batch that follows the one before: zeros, garbage, a torn
+//! header, a wrong checksum, an offset or epoch that goes back.
+
+use std::{io, path::Path, sync::Arc};
+
+use bytes::{Bytes, BytesMut};
+use tidelog_format::{
+    batch::{BATCH_HEADER_BYTES, BatchHeader},
+    crc,
+};
+use tidelog_runtime::DiskFile;
+use tidelog_types::{LeaderEpoch, Offset};
+
+use super::{Content, Indexed, Interval, LOG, Segment, index_file};
+use crate::{descriptors::Use, engine::Engine, partition::Partition};
+
+/// Bytes read at once.
+const READ_BYTES: usize = 1024 * 1024;
+
+/// The largest batch believed: Kafka's length field is signed, and a request holds no more.
+const BATCH_BYTES_MAX: usize = 512 * 1024 * 1024;
+
+/// Why a walk ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum WalkEnd {
+    /// The file ended behind a whole batch.
+    FileEnd,
+    /// The next batch reaches the limit.
+    Limit,
+    /// What follows is not a whole valid batch.
+    Invalid(&'static str),
+}
+
+/// Walks over the batches of a file.
+pub(crate) struct Walk {
+    file: Arc<dyn DiskFile>,
+    buffer: Bytes,
+    /// Position in the file of the buffer's first byte.
+    pub(crate) position: u64,
+    next_offset: Offset,
+    epoch: LeaderEpoch,
+}
+
+impl Walk {
+    pub(crate) fn new(file: Arc<dyn DiskFile>, position: u64, next_offset: Offset) -> Self {
+        Self { file, buffer: Bytes::new(), position, next_offset, epoch: LeaderEpoch::ZERO }
+    }
+
+    /// The next batch, whose last offset lies below `limit`; `position` lies behind it then.
+    pub(crate) async fn next(&mut self, limit: Offset) -> io::Result<Result<Indexed, WalkEnd>> {
+        if !self.fill(BATCH_HEADER_BYTES).await? {
+            let torn = !self.buffer.is_empty();
+            return Ok(Err(if torn { WalkEnd::Invalid("torn header") } else { WalkEnd::FileEnd }));
+        }
+        let Some(header) = BatchHeader::peek(&self.buffer) else {
+            return Ok(Err(WalkEnd::Invalid("torn header")));
+        };
+        let (length, base, last, epoch) = match plausible(&header, self.next_offset, self.epoch) {
+            Ok(found) => found,
+            Err(why) => return Ok(Err(WalkEnd::Invalid(why))),
+        };
+        if last >= limit {
+            return Ok(Err(WalkEnd::Limit));
+        }
+        if !self.fill(length).await? {
+            return Ok(Err(WalkEnd::Invalid("torn batch")));
+        }
+        let bytes = self.buffer.slice(..length);
+        if crc::crc32c(&bytes[21..]) != header.crc() {
+            return Ok(Err(WalkEnd::Invalid("checksum")));
+        }
+        self.buffer = self.buffer.slice(length..);
+        self.position += length as u64;
+        self.next_offset = last.next();
+        self.epoch = epoch;
+        let indexed = Indexed {
+            base,
+            last,
+            bytes: length as u64,
+            crc: crc::crc32c(&bytes),
+            max_timestamp: header.max_timestamp(),
+        };
+        Ok(Ok(indexed))
+    }
+
+    /// Whether the buffer holds `bytes` from here on; reads more where it does not.
+    async fn fill(&mut self, bytes: usize) -> io::Result<bool> {
+        if self.buffer.len() >= bytes {
+            return Ok(true);
+        }
+        let have = self.buffer.len();
+        let wanted = (bytes - have).max(READ_BYTES);
+        let more = self.file.read_at(self.position + have as u64, wanted).await?;
+        if have == 0 {
+            self.buffer = more;
+        } else {
+            let mut joined = BytesMut::with_capacity(have + more.len());
+            joined.extend_from_slice(&self.buffer);
+            joined.extend_from_slice(&more);
+            self.buffer = joined.freeze();
+        }
+        Ok(self.buffer.len() >= bytes)
+    }
+}
+
+type Plausible = (usize, Offset, Offset, LeaderEpoch);
+
+fn plausible(header: &BatchHeader, next: Offset, epoch: LeaderEpoch) -> Result<Plausible, &'static str> {
+    if header.magic() != BatchHeader::MAGIC {
+        return Err("magic");
+    }
+    let length = header.batch_bytes().filter(|bytes| (BATCH_HEADER_BYTES..=BATCH_BYTES_MAX).contains(bytes));
+    let length = length.ok_or("length")?;
+    let base = header.base_offset().ok_or("base offset")?;
+    let last = header.last_offset().filter(|last| *last >= base).ok_or("last offset")?;
+    let own = header.leader_epoch().unwrap_or(LeaderEpoch::ZERO);
+    if base < next {
+        return Err("base offset goes back");
+    }
+    if own < epoch {
+        return Err("leader epoch goes back");
+    }
+    Ok((length, base, last, own))
+}
+
+/// What a scan of a segment found.
+#[derive(Debug)]
+pub(crate) struct Scan {
+    pub(crate) content: Content,
+    pub(crate) end: WalkEnd,
+}
+
+/// Finds the content of a segment's file below `limit`, with whatever of its index can be trusted: intervals that end below
+/// the limit and inside of the file are taken, the rest is walked.
+pub(crate) async fn scan(
+    engine: &Engine,
+    folder: &Path,
+    base: Offset,
+    limit: Offset,
+    interval_bytes: u64,
+    trusted: Option<Vec<Interval>>,
+) -> io::Result<Scan> {
+    let file = engine.descriptors.get(&super::path(folder, base, LOG), Use::Write).await?;
+    let length = file.len().await?;
+    let mut intervals = trusted.unwrap_or_default();
+    // The last interval's end is unknown, or its checksum may be of more than is left: it is walked.
+    let count = intervals.partition_point(|interval| interval.offset <= limit && interval.position < length);
+    intervals.truncate(count);
+    let last = intervals.pop();
+    let mut content = Content::empty(base, engine.clock.wall());
+    let mut walk = match last {
+        Some(last) => Walk::new(Arc::clone(&file), last.position, last.offset),
+        None => Walk::new(Arc::clone(&file), 0, base),
+    };
+    content.bytes = walk.position;
+    content.end = walk.next_offset;
+    content.max_timestamp = intervals.iter().filter_map(|interval| interval.max_timestamp).max();
+    let kept = intervals.len();
+    content.intervals = Some(intervals);
+    loop {
+        match walk.next(limit).await? {
+            Ok(batch) => {
+                let border = content.intervals.as_ref().is_some_and(|intervals| intervals.len() == kept);
+                content.add(&batch, interval_bytes, border);
+            }
+            Err(end) => return Ok(Scan { content, end }),
+        }
+    }
+}
+
+/// Cuts a segment before the batch that reaches `to`. `None` where nothing is left and its files are gone. Durable when it
+/// returns, but for the names.
+pub(crate) async fn cut(
+    engine: &Engine,
+    partition: &Partition,
+    segment: &Segment,
+    to: Offset,
+) -> io::Result<Option<Arc<Segment>>> {
+    let interval_bytes = partition.lock().config.index_interval_bytes.get();
+    let trusted = match index_file::load(engine, segment).await {
+        Ok(intervals) => intervals,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    let trusted = trusted.or_else(|| segment.content().intervals.clone());
+    let scan = scan(engine, &segment.folder, segment.base, to, interval_bytes, trusted).await?;
+    finish_cut(engine, &segment.folder, segment.base, scan.content).await
+}
+
+/// Makes file and index agree with `content`.
+pub(crate) async fn finish_cut(
+    engine: &Engine,
+    folder: &Path,
+    base: Offset,
+    content: Content,
+) -> io::Result<Option<Arc<Segment>>> {
+    let path = super::path(folder, base, LOG);
+    engine.descriptors.forget(&super::path(folder, base, super::INDEX));
+    engine.descriptors.forget(&super::path(folder, base, super::TIME_INDEX));
+    if content.bytes == 0 {
+        engine.descriptors.forget(&path);
+        for extension in [super::INDEX, super::TIME_INDEX, super::TXN_INDEX, LOG] {
+            crate::files::remove(engine, &super::path(folder, base, extension)).await?;
+        }
+        return Ok(None);
+    }
+    let file = engine.descriptors.get(&path, Use::Write).await?;
+    file.set_len(content.bytes).await?;
+    let segment = Arc::new(Segment::new(folder, base, content));
+    let intervals = segment.content().intervals.clone().unwrap_or_default();
+    index_file::replace(engine, &segment, &intervals).await?;
+    file.sync_data().await?;
+    Ok(Some(segment))
+}
