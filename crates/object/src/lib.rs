@@ -1,1 +1,39 @@
-//! Placeholder.
+//! The bucket: everything that reads or writes an object store, and the cache of what was read from it.
+//!
+//! **Owns** the client ([`ObjectClient`]: retries under a deadline, exact ranges, create-only puts that recognise their
+//! own success, metering), the addresses of stores ([`StoreUrl`]), creating and checking buckets ([`admin`]), the claim
+//! of a prefix by one cluster ([`claim_prefix`]) and the cache of chunks ([`ChunkCache`]).
+//!
+//! **Never** decides what to upload, read or delete, knows no manifest, and interprets no byte that it carries.
+//!
+//! Start reading at [`ObjectClient`]; what may go wrong is in [`error`](GetError).
+
+pub mod admin;
+
+mod backing;
+mod cache;
+mod claim;
+mod client;
+mod credentials;
+mod error;
+mod foyer_cache;
+mod http;
+mod limits;
+mod metrics;
+mod options;
+mod settle;
+mod transfer;
+mod url;
+
+pub use admin::{BucketReport, Check, CheckStatus, InitError, InitReport, bucket_check, bucket_init};
+pub use cache::{CacheUsage, ChunkCache, ChunkKey, MapCache};
+pub use claim::{ClaimError, ClusterClaim, claim_prefix};
+pub use client::{
+    ETag, Expected, Fetched, HeadFound, ListPage, Listed, ObjectClient, PutReceipt, RangeFetched, Usage,
+};
+pub use error::{
+    Corruption, DeleteError, Failure, GetError, ListError, OpenError, PutError, PutMatchError, Refusal,
+};
+pub use foyer_cache::{FoyerCache, FoyerConfig, FoyerConfigError};
+pub use options::{ChecksumMode, ChecksumModeError, StaticCredentials, StoreOptions};
+pub use url::{StoreKind, StoreUrl, StoreUrlError};

@@ -1,0 +1,751 @@
+//! The client of one store.
+//!
+//! **Owns** tries and deadlines, the exactness of what is read, the settling of puts whose answer was lost, the limit
+//! on concurrent requests, and the count of requests as they are billed. **Does not own** what keys mean.
+//!
+//! A body that was read is whole: its length, the object's length and its ETag are what the caller knows or what the
+//! first answer said. A body that is cut short is resumed from the break, under the same ETag; nothing partial is ever
+//! returned. Dropping a future ends its request; no permit outlives it.
+
+use std::{fmt, ops::Range, sync::Arc, sync::atomic::AtomicBool, time::Duration};
+
+use bytes::Bytes;
+use futures::StreamExt;
+use object_store::{
+    GetOptions, GetRange, GetResultPayload, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
+    PutPayload, path::Path,
+};
+use tidelog_runtime::{Clock, Registry, Rng};
+use tidelog_types::Timestamp;
+use tokio::sync::Semaphore;
+
+use crate::{
+    Corruption, DeleteError, Failure, GetError, ListError, OpenError, Refusal, StoreKind, StoreOptions,
+    StoreUrl,
+    backing::{self, Backing},
+    http::Exchange,
+    limits::LIST_PAGE_KEYS_MAX,
+    metrics::{RequestKind, StoreMetrics},
+    transfer::{Ended, TimeLimits, Tries, TryError, classify, within},
+};
+
+/// The version of an object's content, as the store names it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ETag(Arc<str>);
+
+impl ETag {
+    /// Takes it as the store wrote it, quotes included.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    /// As the store wrote it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ETag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A put that was done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PutReceipt {
+    /// The new object's ETag.
+    pub etag: ETag,
+}
+
+/// What a reader of a range knows of the object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expected {
+    /// The length of the whole object in bytes.
+    pub object_bytes: u64,
+    /// Its ETag, once one was seen.
+    pub etag: Option<ETag>,
+}
+
+/// A whole object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fetched {
+    /// All of it.
+    pub bytes: Bytes,
+    /// Its ETag.
+    pub etag: ETag,
+}
+
+/// A range of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RangeFetched {
+    /// Its bytes, in order and exactly as many as were asked for, in the pieces in which they came.
+    pub chunks: Vec<Bytes>,
+    /// The object's ETag; to be given along with the next range.
+    pub etag: ETag,
+}
+
+/// What is known of an object without reading it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeadFound {
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Its ETag.
+    pub etag: ETag,
+    /// When it was written, by the store's clock.
+    pub modified: Timestamp,
+}
+
+/// One object of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Its key, below the client's prefix.
+    pub key: String,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// When it was written, by the store's clock.
+    pub modified: Timestamp,
+}
+
+/// One page of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListPage {
+    /// Objects in ascending order of their keys.
+    pub objects: Vec<Listed>,
+    /// The store's clock when it answered, or earlier.
+    pub store_time: Timestamp,
+    /// Whether more follow; ask again after the last key.
+    pub more: bool,
+}
+
+/// Requests and bytes of a client since it was opened, retries included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+pub struct Usage {
+    /// GETs.
+    pub get_count: u64,
+    /// PUTs.
+    pub put_count: u64,
+    /// HEADs.
+    pub head_count: u64,
+    /// LISTs.
+    pub list_count: u64,
+    /// DELETEs.
+    pub delete_count: u64,
+    /// Those of all kinds that failed.
+    pub failure_count: u64,
+    /// Bytes of bodies sent.
+    pub sent_bytes: u64,
+    /// Bytes of bodies received.
+    pub received_bytes: u64,
+}
+
+/// A client of one store, below one prefix. Clones are the same client.
+#[derive(Clone)]
+pub struct ObjectClient {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) url: StoreUrl,
+    pub(crate) backing: Backing,
+    pub(crate) options: StoreOptions,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) rng: Arc<dyn Rng>,
+    pub(crate) metrics: Arc<StoreMetrics>,
+    requests: Semaphore,
+    /// The store said that it has no conditional create.
+    pub(crate) creates_blindly: AtomicBool,
+    /// One replacement at a time where the store has no conditions of its own.
+    pub(crate) replacing: tokio::sync::Mutex<()>,
+}
+
+impl fmt::Debug for ObjectClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ObjectClient").field("url", &self.inner.url).finish_non_exhaustive()
+    }
+}
+
+impl ObjectClient {
+    /// Opens a store. No request is made: a store that is away is no error here.
+    ///
+    /// # Errors
+    /// Where the settings do not fit together or a folder cannot be made.
+    pub async fn open(
+        url: &StoreUrl,
+        options: StoreOptions,
+        clock: Arc<dyn Clock>,
+        rng: Arc<dyn Rng>,
+        registry: &Registry,
+    ) -> Result<Self, OpenError> {
+        let backing = backing::open(url, &options, &clock, registry).await?;
+        Ok(Self::over(url, backing, options, clock, rng, registry))
+    }
+
+    /// A client of a store made elsewhere, such as one that injects faults. Its kind is taken to be memory.
+    #[must_use]
+    pub fn with_store(
+        store: Arc<dyn ObjectStore>,
+        options: StoreOptions,
+        clock: Arc<dyn Clock>,
+        rng: Arc<dyn Rng>,
+        registry: &Registry,
+    ) -> Self {
+        let backing = Backing::of(StoreKind::Memory, store);
+        Self::over(&StoreUrl::memory(), backing, options, clock, rng, registry)
+    }
+
+    fn over(
+        url: &StoreUrl,
+        backing: Backing,
+        options: StoreOptions,
+        clock: Arc<dyn Clock>,
+        rng: Arc<dyn Rng>,
+        registry: &Registry,
+    ) -> Self {
+        let requests = Semaphore::new(options.requests_max.clamp(1, Semaphore::MAX_PERMITS));
+        let metrics = Arc::new(StoreMetrics::new(registry));
+        let (creates_blindly, replacing) = (AtomicBool::new(false), tokio::sync::Mutex::new(()));
+        let url = url.clone();
+        let inner =
+            Inner { url, backing, options, clock, rng, metrics, requests, creates_blindly, replacing };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// The address that it was opened with.
+    #[must_use]
+    pub fn url(&self) -> &StoreUrl {
+        &self.inner.url
+    }
+
+    /// The settings that it was opened with.
+    #[must_use]
+    pub fn options(&self) -> &StoreOptions {
+        &self.inner.options
+    }
+
+    /// Requests and bytes so far.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        self.inner.metrics.usage()
+    }
+
+    /// Requests that may still begin before others end: all of [`StoreOptions::requests_max`] at rest.
+    #[must_use]
+    pub fn free_requests(&self) -> usize {
+        self.inner.requests.available_permits()
+    }
+
+    /// Reads a whole object of at most `bytes_max` bytes.
+    ///
+    /// # Errors
+    /// See [`GetError`].
+    pub async fn get(&self, key: &str, bytes_max: u64) -> Result<Fetched, GetError> {
+        let wanted = Wanted { range: None, bytes_max };
+        let body = self.inner.fetch(key, &wanted, Body::default()).await?;
+        let etag = body.etag.ok_or_else(|| wrong_answer(key, "an answer without an ETag"))?;
+        Ok(Fetched { bytes: concat(body.chunks), etag })
+    }
+
+    /// Reads exactly `range` of an object whose length, and perhaps ETag, is known.
+    ///
+    /// # Errors
+    /// See [`GetError`]: [`GetError::Corrupt`] where the object is another than the known one, whatever was read.
+    pub async fn get_range(
+        &self,
+        key: &str,
+        range: Range<u64>,
+        expect: Expected,
+    ) -> Result<RangeFetched, GetError> {
+        let outside = range.start > range.end || range.end > expect.object_bytes;
+        if outside {
+            let what = Corruption::OutOfRange {
+                from: range.start,
+                to: range.end,
+                object_bytes: expect.object_bytes,
+            };
+            return Err(GetError::Corrupt { key: key.to_owned(), what });
+        }
+        if range.is_empty() {
+            let etag = expect.etag.unwrap_or_else(|| ETag::new(""));
+            return Ok(RangeFetched { chunks: Vec::new(), etag });
+        }
+        let wanted = Wanted { bytes_max: range.end - range.start, range: Some(range) };
+        let body = Body { object_bytes: Some(expect.object_bytes), etag: expect.etag, ..Body::default() };
+        let body = self.inner.fetch(key, &wanted, body).await?;
+        let etag = body.etag.ok_or_else(|| wrong_answer(key, "an answer without an ETag"))?;
+        Ok(RangeFetched { chunks: body.chunks, etag })
+    }
+
+    /// Looks an object up.
+    ///
+    /// # Errors
+    /// See [`GetError`]. S3 answers alike for a missing object and for a missing bucket.
+    pub async fn head(&self, key: &str) -> Result<HeadFound, GetError> {
+        let inner = &*self.inner;
+        let mut tries = inner.tries(key, 0);
+        loop {
+            let exchange = Exchange::new();
+            let work = inner.head_once(key, &exchange);
+            match inner.attempt(RequestKind::Head, 0, 0, &exchange, work).await {
+                Ok(found) => return Ok(found),
+                Err(error) => inner.after_get(&mut tries, key, error).await?,
+            }
+        }
+    }
+
+    /// One page of the keys that begin with `prefix` and come after the key `after`, at most `limit` and 1000.
+    ///
+    /// Every page is asked for by the last key of the one before it, never by a token of the store's.
+    ///
+    /// # Errors
+    /// See [`ListError`]. No absence may be concluded from an error.
+    pub async fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<ListPage, ListError> {
+        let inner = &*self.inner;
+        let limit = limit.clamp(1, LIST_PAGE_KEYS_MAX);
+        let mut tries = inner.tries(prefix, 0);
+        loop {
+            let exchange = Exchange::new();
+            let work = inner.list_once(prefix, after, limit, &exchange);
+            let error = match inner.attempt(RequestKind::List, 0, 0, &exchange, work).await {
+                Ok(page) => return inner.checked_page(page, prefix, after),
+                Err(error) => error,
+            };
+            match tries.after(error).await {
+                Ok(()) => {}
+                Err(Ended::Gave(failure)) => return Err(ListError::Retriable(failure)),
+                Err(Ended::Refused(refusal)) => return Err(ListError::Refused(refusal)),
+                Err(Ended::WrongAnswer(reason)) => {
+                    return Err(ListError::Untrustworthy { prefix: prefix.to_owned(), reason });
+                }
+            }
+        }
+    }
+
+    /// Deletes an object. Absence is success.
+    ///
+    /// # Errors
+    /// See [`DeleteError`].
+    pub async fn delete(&self, key: &str) -> Result<(), DeleteError> {
+        let inner = &*self.inner;
+        let mut tries = inner.tries(key, 0);
+        loop {
+            let exchange = Exchange::new();
+            let work = async {
+                let path = inner.path(key)?;
+                inner.backing.store.delete(&path).await.map_err(|error| classify(&error, None))
+            };
+            let error = match inner.attempt(RequestKind::Delete, 0, 0, &exchange, work).await {
+                Ok(()) | Err(TryError::NotFound) => return Ok(()),
+                Err(error) => error,
+            };
+            match tries.after(error).await {
+                Ok(()) => {}
+                Err(Ended::Gave(failure)) => return Err(DeleteError::Retriable(failure)),
+                Err(Ended::Refused(refusal)) => return Err(DeleteError::Refused(refusal)),
+                Err(Ended::WrongAnswer(reason)) => return Err(DeleteError::Retriable(one_try(key, reason))),
+            }
+        }
+    }
+}
+
+/// What a read asks for.
+struct Wanted {
+    range: Option<Range<u64>>,
+    bytes_max: u64,
+}
+
+/// What a read has so far.
+#[derive(Default)]
+struct Body {
+    chunks: Vec<Bytes>,
+    received: u64,
+    object_bytes: Option<u64>,
+    etag: Option<ETag>,
+}
+
+impl Body {
+    /// The range to ask for next; none for a whole object of which nothing is known yet.
+    fn missing(&self, wanted: &Wanted) -> Option<Range<u64>> {
+        match (&wanted.range, self.object_bytes) {
+            (Some(range), _) => Some(range.start.saturating_add(self.received)..range.end),
+            (None, Some(object_bytes)) if self.received > 0 => Some(self.received..object_bytes),
+            (None, _) => None,
+        }
+    }
+
+    /// Takes back what a try added.
+    fn cut(&mut self, to_chunks: usize, to_received: u64) {
+        self.chunks.truncate(to_chunks);
+        self.received = to_received;
+    }
+}
+
+impl Inner {
+    pub(crate) fn tries(&self, key: &str, bytes: u64) -> Tries<'_> {
+        let at_floor = self.options.transfer_limit(bytes).saturating_sub(self.options.silence_timeout);
+        Tries::new(&*self.clock, &*self.rng, key, self.options.retry_deadline.saturating_add(at_floor))
+    }
+
+    /// Runs one try: within the limit on requests and on time, metered.
+    pub(crate) async fn attempt<T>(
+        &self,
+        kind: RequestKind,
+        sent: u64,
+        received_max: u64,
+        exchange: &Exchange,
+        work: impl Future<Output = Result<T, TryError>>,
+    ) -> Result<T, TryError> {
+        let Ok(_permit) = self.requests.acquire().await else {
+            return Err(TryError::Failed {
+                reason: "the client is closed".to_owned(),
+                may_have_happened: false,
+            });
+        };
+        let _in_flight = self.metrics.begin(kind, sent);
+        let begun = self.clock.monotonic();
+        let limits = TimeLimits {
+            silence: self.options.silence_timeout,
+            total: self.options.transfer_limit(sent.saturating_add(received_max)),
+        };
+        let result = within(&*self.clock, limits, exchange, work).await;
+        if let (Err(TryError::Expired(_)), Some(credentials)) = (&result, &self.backing.credentials) {
+            credentials.refused();
+        }
+        let failed =
+            !matches!(result, Ok(_) | Err(TryError::NotFound | TryError::Exists | TryError::Precondition));
+        self.metrics.end(kind, self.clock.monotonic().saturating_sub(begun), failed);
+        result
+    }
+
+    /// The store's path of a key.
+    pub(crate) fn path(&self, key: &str) -> Result<Path, TryError> {
+        Path::parse(self.full_key(key)).map_err(|error| TryError::Refused {
+            reason: error.to_string(),
+            advice: "keys are segments between single slashes",
+        })
+    }
+
+    fn full_key(&self, key: &str) -> String {
+        match self.url.prefix() {
+            "" => key.to_owned(),
+            prefix => format!("{prefix}/{key}"),
+        }
+    }
+
+    async fn fetch(&self, key: &str, wanted: &Wanted, mut body: Body) -> Result<Body, GetError> {
+        let mut tries = self.tries(key, wanted.bytes_max);
+        loop {
+            let (chunks, received) = (body.chunks.len(), body.received);
+            let exchange = Exchange::new();
+            let left = wanted.bytes_max.saturating_sub(received);
+            let work = self.read_once(key, wanted, &mut body, &exchange);
+            let result = self.attempt(RequestKind::Get, 0, left, &exchange, work).await;
+            self.metrics.received(body.received - received);
+            let error = match result {
+                Ok(()) => return Ok(body),
+                Err(error) => error,
+            };
+            if matches!(error, TryError::WrongAnswer(_)) || body.etag.is_none() {
+                body.cut(chunks, received);
+            } else if body.received > received {
+                self.metrics.resumed.inc();
+                tries.progressed();
+            }
+            self.after_get(&mut tries, key, error).await?;
+        }
+    }
+
+    /// Asks once for what is missing and adds what comes.
+    async fn read_once(
+        &self,
+        key: &str,
+        wanted: &Wanted,
+        body: &mut Body,
+        exchange: &Exchange,
+    ) -> Result<(), TryError> {
+        let path = self.path(key)?;
+        let missing = body.missing(wanted);
+        let mut options = GetOptions {
+            range: missing.clone().map(GetRange::Bounded),
+            if_match: body.etag.as_ref().map(|etag| etag.as_str().to_owned()),
+            ..GetOptions::default()
+        };
+        options.extensions.insert(exchange.clone());
+        let found = self.backing.store.get_opts(&path, options).await;
+        let found = found.map_err(|error| self.understood(&error, body, exchange))?;
+        self.check_object(&found.meta, wanted, body)?;
+        let asked = missing.unwrap_or(0..found.meta.size);
+        if found.range != asked {
+            return Err(TryError::WrongAnswer(format!("{:?} instead of {asked:?}", found.range)));
+        }
+        if asked.is_empty() {
+            return Ok(());
+        }
+        if matches!(found.payload, GetResultPayload::File(..)) {
+            // One positioned read instead of a stream of small ones.
+            drop(found);
+            let read = self.backing.store.get_ranges(&path, std::slice::from_ref(&asked)).await;
+            let chunks = read.map_err(|error| classify(&error, exchange.status()))?;
+            return add_chunks(futures::stream::iter(chunks.into_iter().map(Ok)), &asked, body).await;
+        }
+        let chunks =
+            found.into_stream().map(|chunk| chunk.map_err(|error| TryError::ShortBody(error.to_string())));
+        add_chunks(chunks, &asked, body).await
+    }
+
+    fn understood(&self, error: &object_store::Error, body: &Body, exchange: &Exchange) -> TryError {
+        match (classify(error, exchange.status()), &body.etag) {
+            (TryError::Precondition, Some(etag)) => TryError::Corrupt(Corruption::ETag {
+                expected: etag.to_string(),
+                actual: "changed".to_owned(),
+            }),
+            (error, _) => error,
+        }
+    }
+
+    /// Compares what the answer says of the object with what is known, and learns what is not.
+    fn check_object(&self, meta: &ObjectMeta, wanted: &Wanted, body: &mut Body) -> Result<(), TryError> {
+        match body.object_bytes {
+            Some(expected) if expected != meta.size => {
+                return Err(TryError::Corrupt(Corruption::Length { expected, actual: meta.size }));
+            }
+            None if meta.size > wanted.bytes_max => {
+                let what = Corruption::TooLong { limit: wanted.bytes_max, actual: meta.size };
+                return Err(TryError::Corrupt(what));
+            }
+            _ => {}
+        }
+        let Some(actual) = meta.e_tag.as_deref() else {
+            return Err(TryError::WrongAnswer("an answer without an ETag".to_owned()));
+        };
+        match &body.etag {
+            Some(expected) if expected.as_str() != actual => Err(TryError::Corrupt(Corruption::ETag {
+                expected: expected.to_string(),
+                actual: actual.to_owned(),
+            })),
+            Some(_) => Ok(()),
+            None => {
+                body.object_bytes = Some(meta.size);
+                body.etag = Some(ETag::new(actual));
+                Ok(())
+            }
+        }
+    }
+
+    async fn after_get(&self, tries: &mut Tries<'_>, key: &str, error: TryError) -> Result<(), GetError> {
+        let key = || key.to_owned();
+        match error {
+            TryError::NotFound => return Err(GetError::NotFound { key: key() }),
+            TryError::Corrupt(what) => return Err(GetError::Corrupt { key: key(), what }),
+            TryError::OutOfRange => {
+                let reason = "it is shorter than the range that was asked for".to_owned();
+                return Err(GetError::Corrupt { key: key(), what: Corruption::WrongAnswer(reason) });
+            }
+            _ => {}
+        }
+        tries.after(error).await.map_err(|ended| match ended {
+            Ended::Gave(failure) => GetError::Retriable(failure),
+            Ended::Refused(refusal) => GetError::Refused(refusal),
+            Ended::WrongAnswer(reason) => {
+                GetError::Corrupt { key: key(), what: Corruption::WrongAnswer(reason) }
+            }
+        })
+    }
+
+    async fn head_once(&self, key: &str, exchange: &Exchange) -> Result<HeadFound, TryError> {
+        let path = self.path(key)?;
+        let mut options = GetOptions { head: true, ..GetOptions::default() };
+        options.extensions.insert(exchange.clone());
+        let found = self.backing.store.get_opts(&path, options).await;
+        let meta = found.map_err(|error| classify(&error, exchange.status()))?.meta;
+        let Some(etag) = meta.e_tag.as_deref() else {
+            return Err(TryError::WrongAnswer("an answer without an ETag".to_owned()));
+        };
+        Ok(HeadFound { bytes: meta.size, etag: ETag::new(etag), modified: modified(&meta) })
+    }
+
+    /// Puts once, in the given mode.
+    pub(crate) async fn put_once(
+        &self,
+        key: &str,
+        payload: &[Bytes],
+        mode: PutMode,
+        exchange: &Exchange,
+    ) -> Result<ETag, TryError> {
+        let path = self.path(key)?;
+        let mut options = PutOptions { mode, ..PutOptions::default() };
+        options.extensions.insert(exchange.clone());
+        let payload: PutPayload = payload.iter().cloned().collect();
+        let done = self.backing.store.put_opts(&path, payload, options).await;
+        match done.map_err(|error| classify(&error, exchange.status()))?.e_tag {
+            Some(etag) => Ok(ETag::new(&etag)),
+            None => Err(TryError::Failed {
+                reason: "the answer to a put has no ETag".to_owned(),
+                may_have_happened: true,
+            }),
+        }
+    }
+
+    async fn list_once(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+        exchange: &Exchange,
+    ) -> Result<ListPage, TryError> {
+        let full = self.full_key(prefix);
+        let full_after = after.map(|after| self.full_key(after));
+        let (found, more) = match &self.backing.paged {
+            Some(paged) => {
+                let mut options = object_store::list::PaginatedListOptions {
+                    offset: full_after,
+                    max_keys: Some(limit),
+                    ..Default::default()
+                };
+                options.extensions.insert(exchange.clone());
+                let page = paged.list_paginated(Some(&full), options).await;
+                let page = page.map_err(|error| classify(&error, exchange.status()))?;
+                (page.result.objects, page.page_token.is_some())
+            }
+            None => self.list_stream(&full, full_after.as_deref(), limit).await?,
+        };
+        let store_time = exchange.date().or_else(|| self.backing.date.last());
+        let store_time = store_time.unwrap_or_else(|| self.clock.wall());
+        let objects = found.iter().filter_map(|meta| {
+            let key = meta.location.as_ref();
+            let key = match self.url.prefix() {
+                "" => key,
+                prefix => key.strip_prefix(prefix)?.strip_prefix('/')?,
+            };
+            Some(Listed { key: key.to_owned(), bytes: meta.size, modified: modified(meta) })
+        });
+        Ok(ListPage { objects: objects.collect(), store_time, more })
+    }
+
+    /// A page from a store that only lists folders: everything below the prefix's last slash, sorted here.
+    async fn list_stream(
+        &self,
+        full: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<(Vec<ObjectMeta>, bool), TryError> {
+        let folder = full.rsplit_once('/').map(|(folder, _)| folder);
+        let folder = folder.map(Path::parse).transpose().map_err(|error| TryError::Refused {
+            reason: error.to_string(),
+            advice: "prefixes are segments between single slashes",
+        })?;
+        // Stores in the network list in order and start where they are told; a folder does neither.
+        let in_order = self.backing.kind.is_remote();
+        let mut stream = match after.map(Path::parse) {
+            Some(Ok(after)) if in_order => self.backing.store.list_with_offset(folder.as_ref(), &after),
+            _ => self.backing.store.list(folder.as_ref()),
+        };
+        let mut found = Vec::new();
+        while let Some(meta) = stream.next().await {
+            let meta = meta.map_err(|error| classify(&error, None))?;
+            let key = meta.location.as_ref();
+            if key.starts_with(full) && after.is_none_or(|after| key > after) {
+                found.push(meta);
+            }
+            if in_order && found.len() > limit {
+                break;
+            }
+            // The least keys are what counts; the rest need not be held.
+            if found.len() >= limit.saturating_mul(4).saturating_add(4) {
+                found.sort_by(|one, other| one.location.as_ref().cmp(other.location.as_ref()));
+                found.truncate(limit + 1);
+            }
+        }
+        found.sort_by(|one, other| one.location.as_ref().cmp(other.location.as_ref()));
+        let more = found.len() > limit;
+        found.truncate(limit);
+        Ok((found, more))
+    }
+
+    /// A page that advances: some stores return the key to start after, and some repeat a page for ever.
+    fn checked_page(
+        &self,
+        mut page: ListPage,
+        prefix: &str,
+        after: Option<&str>,
+    ) -> Result<ListPage, ListError> {
+        let untrustworthy = |reason: &str| {
+            Err(ListError::Untrustworthy { prefix: prefix.to_owned(), reason: reason.to_owned() })
+        };
+        if !page.objects.is_sorted_by(|one, other| one.key < other.key) {
+            return untrustworthy("its keys are not in order");
+        }
+        page.objects.retain(|object| after.is_none_or(|after| object.key.as_str() > after));
+        if page.objects.iter().any(|object| !object.key.starts_with(prefix)) {
+            return untrustworthy("it has keys of another prefix");
+        }
+        if page.more && page.objects.is_empty() {
+            return untrustworthy("a page without a new key says that more follow");
+        }
+        Ok(page)
+    }
+}
+
+/// Adds the chunks of `asked` to the body.
+async fn add_chunks(
+    chunks: impl futures::Stream<Item = Result<Bytes, TryError>>,
+    asked: &Range<u64>,
+    body: &mut Body,
+) -> Result<(), TryError> {
+    let mut chunks = std::pin::pin!(chunks);
+    let mut left = asked.end - asked.start;
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk?;
+        let length = u64::try_from(chunk.len()).unwrap_or(u64::MAX);
+        if length > left {
+            return Err(TryError::WrongAnswer(format!("{} bytes more than asked for", length - left)));
+        }
+        left -= length;
+        body.received = body.received.saturating_add(length);
+        if !chunk.is_empty() {
+            body.chunks.push(chunk);
+        }
+    }
+    match left {
+        0 => Ok(()),
+        _ => Err(TryError::ShortBody(format!("the body ended {left} bytes early"))),
+    }
+}
+
+fn modified(meta: &ObjectMeta) -> Timestamp {
+    Timestamp::from_wire(meta.last_modified.timestamp_millis()).unwrap_or_default()
+}
+
+fn wrong_answer(key: &str, reason: &str) -> GetError {
+    GetError::Corrupt { key: key.to_owned(), what: Corruption::WrongAnswer(reason.to_owned()) }
+}
+
+pub(crate) fn one_try(key: &str, reason: String) -> Failure {
+    Failure { key: key.to_owned(), tries: 1, reason }
+}
+
+fn concat(mut chunks: Vec<Bytes>) -> Bytes {
+    match chunks.len() {
+        0 => Bytes::new(),
+        1 => chunks.swap_remove(0),
+        _ => Bytes::from(chunks.concat()),
+    }
+}
+
+impl ObjectClient {
+    /// How long a whole operation on `bytes` may take at most, tries and all.
+    #[must_use]
+    pub fn operation_limit(&self, bytes: u64) -> Duration {
+        self.inner
+            .options
+            .retry_deadline
+            .saturating_add(self.inner.options.transfer_limit(bytes).saturating_mul(2))
+    }
+
+    /// What the refusal of an operation on the whole store looks like, for a caller that reports one.
+    pub(crate) fn refusal(&self, reason: String, advice: &str) -> Refusal {
+        Refusal { key: self.inner.url.to_string(), reason, advice: advice.to_owned() }
+    }
+}

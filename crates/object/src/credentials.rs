@@ -1,0 +1,290 @@
+//! Keys for S3 as the AWS SDK finds them, renewed ahead of their expiry.
+//!
+//! **Owns** when keys are asked for: at the first request, again 5 minutes before they expire, and at once after the
+//! store called them expired. While the issuer is down the old keys are used until the store refuses them. Where keys
+//! come from (environment, profile, web identity, container, instance role) is the SDK's provider chain, which reads
+//! token files anew each time.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use aws_sdk_s3::config::{ProvideCredentials, SharedCredentialsProvider};
+use futures::future::BoxFuture;
+use object_store::{CredentialProvider, aws::AwsCredential};
+use tidelog_runtime::{
+    Clock, Registry,
+    metrics::{Counter, Gauge},
+};
+use tidelog_types::Timestamp;
+
+use crate::limits::{CREDENTIALS_RENEW_AHEAD, CREDENTIALS_RETRY};
+
+/// Why there are no keys.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("no credentials: {reason}")]
+pub(crate) struct CredentialFailure {
+    /// Nothing that may issue keys is configured: waiting does not help.
+    pub(crate) is_final: bool,
+    pub(crate) reason: String,
+}
+
+/// Where keys come from.
+pub(crate) trait Issuer: Send + Sync + 'static {
+    fn issue(&self) -> BoxFuture<'_, Result<Held, CredentialFailure>>;
+}
+
+impl Issuer for SharedCredentialsProvider {
+    fn issue(&self) -> BoxFuture<'_, Result<Held, CredentialFailure>> {
+        Box::pin(async move {
+            let keys = self.provide_credentials().await.map_err(|error| {
+                let reason = error_chain(&error);
+                // The SDK's error type has no name outside of its own crate; its words for these two cases are fixed.
+                let is_final = reason.contains("not enabled") || reason.contains("not properly configured");
+                CredentialFailure { is_final, reason }
+            })?;
+            let expires = keys.expiry().and_then(|at| {
+                let since = at.duration_since(std::time::UNIX_EPOCH).ok()?;
+                Some(Timestamp::from_millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX)))
+            });
+            let keys = Arc::new(AwsCredential {
+                key_id: keys.access_key_id().to_owned(),
+                secret_key: keys.secret_access_key().to_owned(),
+                token: keys.session_token().map(ToOwned::to_owned),
+            });
+            Ok(Held { keys, expires })
+        })
+    }
+}
+
+/// Keys, and the end of their life.
+#[derive(Clone)]
+pub(crate) struct Held {
+    keys: Arc<AwsCredential>,
+    expires: Option<Timestamp>,
+}
+
+#[derive(Default)]
+struct State {
+    held: Option<Held>,
+    /// Renewal was forced: the held keys were refused.
+    refused: bool,
+    /// Before this time on the monotonic clock no renewal is tried, while the held keys live.
+    retry_at: Duration,
+}
+
+/// A provider of keys for `object_store` over the SDK's chain.
+pub(crate) struct ChainCredentials {
+    issuer: Box<dyn Issuer>,
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+    /// One renewal at a time; those that come meanwhile wait for it.
+    renewing: tokio::sync::Mutex<()>,
+    seconds_left: Gauge,
+    renewals: Counter,
+    failures: Counter,
+}
+
+impl fmt::Debug for ChainCredentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChainCredentials").finish_non_exhaustive()
+    }
+}
+
+impl ChainCredentials {
+    pub(crate) fn new(issuer: impl Issuer, clock: Arc<dyn Clock>, registry: &Registry) -> Self {
+        Self {
+            issuer: Box::new(issuer),
+            clock,
+            state: Mutex::new(State::default()),
+            renewing: tokio::sync::Mutex::new(()),
+            seconds_left: registry.gauge(
+                "object_credentials_left_seconds",
+                "How long the store's keys still live; 0 for keys that do not expire",
+            ),
+            renewals: registry.counter("object_credentials_renewals_total", "Times that keys were issued"),
+            failures: registry.counter("object_credentials_failures_total", "Times that no keys were issued"),
+        }
+    }
+
+    /// The store called the keys expired: the next request asks for new ones.
+    pub(crate) fn refused(&self) {
+        let mut state = self.lock();
+        state.refused = true;
+        state.retry_at = Duration::ZERO;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The held keys, and whether they should be renewed now.
+    fn held(&self) -> (Option<Held>, bool) {
+        let state = self.lock();
+        let Some(held) = state.held.clone() else { return (None, true) };
+        let left = held.expires.map(|expires| expires.millis_since(self.clock.wall()));
+        if let Some(left) = left {
+            self.seconds_left.set(left / 1000);
+        }
+        let ahead = u64::try_from(CREDENTIALS_RENEW_AHEAD.as_millis()).unwrap_or(u64::MAX);
+        let is_due = state.refused || left.is_some_and(|left| left <= ahead);
+        (Some(held), is_due && self.clock.monotonic() >= state.retry_at)
+    }
+
+    pub(crate) async fn current(&self) -> Result<Arc<AwsCredential>, CredentialFailure> {
+        if let (Some(held), false) = self.held() {
+            return Ok(held.keys);
+        }
+        let _one = self.renewing.lock().await;
+        let (held, is_due) = self.held();
+        if let (Some(held), false) = (&held, is_due) {
+            return Ok(Arc::clone(&held.keys));
+        }
+        match self.issuer.issue().await {
+            Ok(issued) => Ok(self.keep(issued)),
+            Err(failure) => {
+                self.failures.inc();
+                let Some(held) = held else { return Err(failure) };
+                tracing::warn!(reason = %failure.reason, "keys for the store were not renewed, the old ones stay in use");
+                self.lock().retry_at = self.clock.monotonic().saturating_add(CREDENTIALS_RETRY);
+                Ok(held.keys)
+            }
+        }
+    }
+
+    fn keep(&self, issued: Held) -> Arc<AwsCredential> {
+        self.renewals.inc();
+        let keys = Arc::clone(&issued.keys);
+        let mut state = self.lock();
+        state.refused = false;
+        // Keys that are issued with less than the margin left are not asked for again at every request.
+        state.retry_at = self.clock.monotonic().saturating_add(CREDENTIALS_RETRY);
+        state.held = Some(issued);
+        keys
+    }
+}
+
+impl CredentialProvider for ChainCredentials {
+    type Credential = AwsCredential;
+
+    fn get_credential<'this, 'call>(
+        &'this self,
+    ) -> Pin<Box<dyn Future<Output = object_store::Result<Arc<AwsCredential>>> + Send + 'call>>
+    where
+        'this: 'call,
+        Self: 'call,
+    {
+        Box::pin(async move {
+            self.current().await.map_err(|failure| object_store::Error::Generic {
+                store: "credentials",
+                source: Box::new(failure),
+            })
+        })
+    }
+}
+
+/// An error with its causes, in one line.
+pub(crate) fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text.push_str(": ");
+            text.push_str(&inner_text);
+        }
+        cause = inner.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    use tidelog_runtime::SystemClock;
+
+    use super::*;
+
+    /// Issues keys `key-1`, `key-2`, …; fails where told to.
+    #[derive(Clone)]
+    struct Counting {
+        issued: Arc<AtomicU64>,
+        down: Arc<AtomicBool>,
+        expires: Timestamp,
+    }
+
+    impl Issuer for Counting {
+        fn issue(&self) -> BoxFuture<'_, Result<Held, CredentialFailure>> {
+            let issued = if self.down.load(Ordering::Relaxed) {
+                Err(CredentialFailure { is_final: false, reason: "the issuer is down".to_owned() })
+            } else {
+                let number = self.issued.fetch_add(1, Ordering::Relaxed) + 1;
+                let keys = AwsCredential {
+                    key_id: format!("key-{number}"),
+                    secret_key: "s".to_owned(),
+                    token: None,
+                };
+                Ok(Held { keys: Arc::new(keys), expires: Some(self.expires) })
+            };
+            Box::pin(std::future::ready(issued))
+        }
+    }
+
+    fn chain(lifetime: Duration) -> (Counting, ChainCredentials) {
+        let clock = SystemClock::new();
+        let lifetime = u64::try_from(lifetime.as_millis()).unwrap();
+        let expires = Timestamp::from_millis(clock.wall().as_millis() + lifetime);
+        let issuer = Counting { issued: Arc::default(), down: Arc::default(), expires };
+        (issuer.clone(), ChainCredentials::new(issuer, Arc::new(clock), &Registry::new()))
+    }
+
+    // C22
+    #[tokio::test(start_paused = true)]
+    async fn keys_are_asked_for_once_until_they_near_their_end() {
+        let (issuer, chain) = chain(Duration::from_secs(3600));
+        for _ in 0..3 {
+            assert_eq!(chain.current().await.unwrap().key_id, "key-1");
+        }
+        assert_eq!(issuer.issued.load(Ordering::Relaxed), 1);
+    }
+
+    // C22
+    #[tokio::test(start_paused = true)]
+    async fn keys_with_little_time_left_are_renewed_but_not_at_every_request() {
+        let (issuer, chain) = chain(Duration::from_secs(60));
+        assert_eq!(chain.current().await.unwrap().key_id, "key-1");
+        assert_eq!(chain.current().await.unwrap().key_id, "key-1");
+        tokio::time::advance(CREDENTIALS_RETRY).await;
+        assert_eq!(chain.current().await.unwrap().key_id, "key-2");
+        assert_eq!(issuer.issued.load(Ordering::Relaxed), 2);
+    }
+
+    // C22
+    #[tokio::test(start_paused = true)]
+    async fn refused_keys_are_renewed_at_once_and_old_ones_serve_while_the_issuer_is_down() {
+        let (issuer, chain) = chain(Duration::from_secs(3600));
+        assert_eq!(chain.current().await.unwrap().key_id, "key-1");
+        chain.refused();
+        issuer.down.store(true, Ordering::Relaxed);
+        assert_eq!(chain.current().await.unwrap().key_id, "key-1");
+        issuer.down.store(false, Ordering::Relaxed);
+        assert_eq!(chain.current().await.unwrap().key_id, "key-1");
+        tokio::time::advance(CREDENTIALS_RETRY).await;
+        assert_eq!(chain.current().await.unwrap().key_id, "key-2");
+        assert_eq!(chain.current().await.unwrap().key_id, "key-2");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_any_keys_the_failure_says_whether_waiting_helps() {
+        let (issuer, chain) = chain(Duration::from_secs(3600));
+        issuer.down.store(true, Ordering::Relaxed);
+        let failure = chain.current().await.unwrap_err();
+        assert!(!failure.is_final);
+        assert!(failure.reason.contains("the issuer is down"), "{}", failure.reason);
+    }
+}

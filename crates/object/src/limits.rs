@@ -1,0 +1,37 @@
+//! Bounds of this crate that are no settings, with their reasons.
+
+use std::time::Duration;
+
+/// The first pause between two tries; it doubles up to [`BACKOFF_MAX`], with full jitter.
+pub(crate) const BACKOFF_FIRST: Duration = Duration::from_millis(50);
+
+/// The first pause after the store asked for less.
+pub(crate) const BACKOFF_THROTTLED_FIRST: Duration = Duration::from_millis(250);
+
+/// The longest pause: a store that comes back is noticed within it.
+pub(crate) const BACKOFF_MAX: Duration = Duration::from_secs(5);
+
+/// Answers in a row that broke the protocol (200 for a range, a wrong `Content-Range`) before that is an error: a proxy
+/// may do it once, a store that always does it must not be asked for ever.
+pub(crate) const WRONG_ANSWERS_MAX: u32 = 4;
+
+/// Bodies cut short in a row without a single new byte before that is an error.
+pub(crate) const EMPTY_BODIES_MAX: u32 = 8;
+
+/// Keys in one page of a listing: what S3 returns at most.
+pub(crate) const LIST_PAGE_KEYS_MAX: usize = 1000;
+
+/// A put's body is handed to the socket in slices of this size, so that its progress is seen.
+pub(crate) const UPLOAD_SLICE_BYTES: usize = 256 * 1024;
+
+/// The body of an answer to a put is read up to this size in search of an error.
+pub(crate) const PUT_ANSWER_BYTES_MAX: u64 = 64 * 1024;
+
+/// The text of an error is cut here before it is kept.
+pub(crate) const ERROR_TEXT_MAX: usize = 600;
+
+/// Keys are renewed when they live no longer than this.
+pub(crate) const CREDENTIALS_RENEW_AHEAD: Duration = Duration::from_secs(300);
+
+/// After a failed renewal the next one waits this long while the old keys are still alive.
+pub(crate) const CREDENTIALS_RETRY: Duration = Duration::from_secs(10);

@@ -1,0 +1,4 @@
+//! Tests of the store's client against stores: memory, folders, a stand-in for S3, a faulty proxy, and a real server.
+
+mod contract;
+mod support;
