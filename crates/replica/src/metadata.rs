@@ -3,6 +3,7 @@
 use std::{future::Future, pin::Pin, sync::Arc};
 
 use thiserror::Error;
+use tidelog_controller::{Controller, ProposeError};
 use tidelog_core::cluster::{Command, MetadataImage, Outcome, Refusal};
 use tokio::sync::watch;
 
@@ -31,4 +32,27 @@ pub trait Metadata: Send + Sync + 'static {
     fn watch(&self) -> watch::Receiver<Arc<MetadataImage>>;
     /// Proposes a change. A refusal by the state machine is [`ProposeFailure::Refused`].
     fn propose(&self, command: Command) -> ProposeFuture;
+}
+
+impl Metadata for Controller {
+    fn image(&self) -> Arc<MetadataImage> {
+        Self::image(self)
+    }
+
+    fn watch(&self) -> watch::Receiver<Arc<MetadataImage>> {
+        Self::watch(self)
+    }
+
+    fn propose(&self, command: Command) -> ProposeFuture {
+        let controller = self.clone();
+        Box::pin(async move {
+            match Self::propose(&controller, command).await {
+                Ok(outcome) => Ok(outcome.into_result()?),
+                Err(error @ (ProposeError::Busy | ProposeError::TooLarge { .. } | ProposeError::NoLeader)) => {
+                    Err(ProposeFailure::Unavailable(error.to_string()))
+                }
+                Err(ProposeError::Unknown { why }) => Err(ProposeFailure::Unknown(why)),
+            }
+        })
+    }
 }
