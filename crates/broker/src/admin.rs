@@ -1,0 +1,290 @@
+//! The admin listener: metrics, health, readiness, and status documents for the command line.
+//!
+//! **Owns** the HTTP server and its bounds. **Does not own** what it shows: [`AdminSource`] answers for the node.
+//!
+//! | path | answer |
+//! | --- | --- |
+//! | `/metrics` | Prometheus' text format |
+//! | `/healthz` | 200 while the process runs |
+//! | `/readyz` | 200 once clients are served, else 503 and what is waited for |
+//! | `/v1/cluster` | the cluster, as JSON |
+//! | `/v1/tier/status` | what is in the bucket and what is not yet, as JSON |
+//! | `/v1/tier/segments?topic=NAME[&partition=N][&limit=N]` | the objects of a topic, as JSON |
+//!
+//! Requests have no body, connections are few, and each request has a time limit: a monitor that hangs costs a slot for
+//! some seconds, never memory.
+
+use std::{
+    convert::Infallible,
+    future::Future,
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{
+    Method, Request, Response, StatusCode, body::Incoming, header, server::conn::http1, service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::{Value, json};
+use tidelog_runtime::{Registry, Supervisor};
+use tokio::net::{TcpListener, TcpStream};
+
+/// Connections at once: a scraper, a probe, a person or two.
+const CONNECTIONS_MAX: usize = 32;
+
+/// How long the head of a request may take, and a connection may be without one.
+const HEAD_WAIT_MAX: Duration = Duration::from_secs(15);
+
+/// How long an answer may take to be made and sent.
+const CONNECTION_WAIT_MAX: Duration = Duration::from_secs(120);
+
+/// The largest head of a request.
+const HEAD_BYTES_MAX: usize = 16 * 1024;
+
+/// Objects that one answer lists at most.
+pub const SEGMENTS_MAX: usize = 10_000;
+
+/// A JSON document, or why there is none.
+pub type AdminAnswer = Pin<Box<dyn Future<Output = Result<Value, AdminError>> + Send>>;
+
+/// Why a status document cannot be given.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AdminError {
+    /// What was asked about does not exist.
+    #[error("{0}")]
+    NotFound(String),
+    /// The question makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// The node cannot answer at the moment.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// Which objects are asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SegmentsQuery {
+    /// The topic's name.
+    pub topic: String,
+    /// One partition only.
+    pub partition: Option<i32>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// What the admin listener shows of a node.
+pub trait AdminSource: Send + Sync + 'static {
+    /// What is waited for before clients are served; empty once they are.
+    fn waits_for(&self) -> Vec<String>;
+    /// The cluster's brokers and topics.
+    fn cluster(&self) -> AdminAnswer;
+    /// What is in the bucket, and what is not yet.
+    fn tier_status(&self) -> AdminAnswer;
+    /// The objects of a topic.
+    fn tier_segments(&self, query: SegmentsQuery) -> AdminAnswer;
+}
+
+/// An admin listener that is bound.
+#[derive(Debug)]
+pub struct AdminListener {
+    socket: TcpListener,
+    address: SocketAddr,
+}
+
+impl AdminListener {
+    /// Binds `address`, which is `host:port`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub async fn bind(address: &str) -> io::Result<Self> {
+        let socket = TcpListener::bind(address).await?;
+        let address = socket.local_addr()?;
+        Ok(Self { socket, address })
+    }
+
+    /// The address that is bound.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until the group of tasks shuts down.
+    pub fn serve(self, source: Arc<dyn AdminSource>, registry: Registry, supervisor: &Supervisor) {
+        let tasks = supervisor.clone();
+        supervisor.spawn("admin listener", accept(self.socket, source, registry, tasks)).detach();
+    }
+}
+
+async fn accept(socket: TcpListener, source: Arc<dyn AdminSource>, registry: Registry, tasks: Supervisor) {
+    let ended = tasks.shutdown_token();
+    let open = Arc::new(AtomicUsize::new(0));
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = ended.cancelled() => return,
+            accepted = socket.accept() => accepted,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "an admin connection could not be accepted");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let slot = Slot::take(&open);
+        let (source, registry, ended) = (Arc::clone(&source), registry.clone(), ended.clone());
+        tasks
+            .spawn("admin connection", async move {
+                let Some(_slot) = slot else { return };
+                tokio::select! {
+                    biased;
+                    () = ended.cancelled() => {}
+                    _ = tokio::time::timeout(CONNECTION_WAIT_MAX, converse(stream, source, registry)) => {}
+                }
+            })
+            .detach();
+    }
+}
+
+/// A place among [`CONNECTIONS_MAX`].
+struct Slot(Arc<AtomicUsize>);
+
+impl Slot {
+    fn take(open: &Arc<AtomicUsize>) -> Option<Self> {
+        let taken = open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
+            (count < CONNECTIONS_MAX).then_some(count + 1)
+        });
+        taken.is_ok().then(|| Self(Arc::clone(open)))
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+async fn converse(stream: TcpStream, source: Arc<dyn AdminSource>, registry: Registry) {
+    let service = service_fn(move |request| {
+        let (source, registry) = (Arc::clone(&source), registry.clone());
+        async move { Ok::<_, Infallible>(respond(&request, source.as_ref(), &registry).await) }
+    });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_WAIT_MAX)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+    if let Err(error) = served {
+        tracing::debug!(%error, "admin connection ended");
+    }
+}
+
+async fn respond(
+    request: &Request<Incoming>,
+    source: &dyn AdminSource,
+    registry: &Registry,
+) -> Response<Full<Bytes>> {
+    if request.method() != Method::GET && request.method() != Method::HEAD {
+        return text(StatusCode::METHOD_NOT_ALLOWED, "only GET is served\n".to_owned());
+    }
+    match request.uri().path() {
+        "/metrics" => {
+            let mut response = text(StatusCode::OK, registry.encode());
+            let kind = header::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+            response.headers_mut().insert(header::CONTENT_TYPE, kind);
+            response
+        }
+        "/healthz" => text(StatusCode::OK, "ok\n".to_owned()),
+        "/readyz" => {
+            let waits_for = source.waits_for();
+            if waits_for.is_empty() {
+                text(StatusCode::OK, "ready\n".to_owned())
+            } else {
+                text(StatusCode::SERVICE_UNAVAILABLE, format!("waiting for {}\n", waits_for.join(", ")))
+            }
+        }
+        "/v1/cluster" => document(source.cluster().await),
+        "/v1/tier/status" => document(source.tier_status().await),
+        "/v1/tier/segments" => match segments_query(request.uri().query().unwrap_or_default()) {
+            Ok(query) => document(source.tier_segments(query).await),
+            Err(error) => document(Err(error)),
+        },
+        _ => text(StatusCode::NOT_FOUND, "no such page\n".to_owned()),
+    }
+}
+
+fn segments_query(query: &str) -> Result<SegmentsQuery, AdminError> {
+    let value = |name: &str| {
+        query
+            .split('&')
+            .filter_map(|pair| pair.split_once('='))
+            .find(|(key, _)| *key == name)
+            .map(|(_, value)| value)
+    };
+    let number = |name: &str| {
+        value(name)
+            .map(|text| {
+                text.parse::<i32>().map_err(|_| AdminError::Invalid(format!("{name} is not a number")))
+            })
+            .transpose()
+    };
+    let Some(topic) = value("topic").filter(|topic| !topic.is_empty()) else {
+        return Err(AdminError::Invalid("topic is missing: /v1/tier/segments?topic=NAME".to_owned()));
+    };
+    let limit = match number("limit")? {
+        Some(limit) => usize::try_from(limit).unwrap_or(0).min(SEGMENTS_MAX),
+        None => SEGMENTS_MAX,
+    };
+    // A valid topic name has no character that a URL escapes.
+    Ok(SegmentsQuery { topic: topic.to_owned(), partition: number("partition")?, limit })
+}
+
+fn document(answer: Result<Value, AdminError>) -> Response<Full<Bytes>> {
+    let (status, value) = match answer {
+        Ok(value) => (StatusCode::OK, value),
+        Err(error) => {
+            let status = match error {
+                AdminError::NotFound(_) => StatusCode::NOT_FOUND,
+                AdminError::Invalid(_) => StatusCode::BAD_REQUEST,
+                AdminError::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+            };
+            (status, json!({ "error": error.to_string() }))
+        }
+    };
+    let mut response = text(status, format!("{value}\n"));
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+    response
+}
+
+fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    let kind = header::HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_names_its_topic() {
+        let query = segments_query("topic=flights&partition=3&limit=7").unwrap();
+        assert_eq!(query, SegmentsQuery { topic: "flights".to_owned(), partition: Some(3), limit: 7 });
+        assert_eq!(segments_query("topic=a").unwrap().limit, SEGMENTS_MAX);
+        assert_eq!(segments_query("topic=a&limit=2000000").unwrap().limit, SEGMENTS_MAX);
+        assert!(matches!(segments_query(""), Err(AdminError::Invalid(_))));
+        assert!(matches!(segments_query("topic=a&partition=x"), Err(AdminError::Invalid(_))));
+    }
+}

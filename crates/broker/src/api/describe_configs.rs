@@ -1,0 +1,166 @@
+//! DescribeConfigs (key 32): every key, set or not, with its source.
+
+use std::sync::Arc;
+
+use tidelog_core::{
+    cluster::MetadataImage,
+    topic_config::{
+        ConfigType, Description, Source, describe_broker, describe_broker_defaults, describe_topic,
+    },
+};
+use tidelog_types::TopicName;
+use tidelog_wire::{
+    ErrorCode, Str,
+    messages::{
+        DescribeConfigsRequest, DescribeConfigsResponse,
+        describe_configs::{
+            DescribeConfigsResource, DescribeConfigsResourceResult, DescribeConfigsResult,
+            DescribeConfigsSynonym,
+        },
+    },
+};
+
+use crate::{
+    connection::Caller,
+    error_code::{self, ApiError},
+    node::Node,
+};
+
+/// What a configuration belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Resource {
+    /// A topic, by name.
+    Topic(TopicName),
+    /// This broker.
+    Broker,
+    /// All brokers.
+    BrokerDefaults,
+}
+
+/// Kafka's numbers of resource types.
+pub(crate) const TOPIC: i8 = 2;
+pub(crate) const BROKER: i8 = 4;
+pub(crate) const BROKER_LOGGER: i8 = 8;
+pub(crate) const CLIENT_METRICS: i8 = 16;
+pub(crate) const GROUP: i8 = 32;
+
+impl Resource {
+    /// Reads the wire form.
+    pub(crate) fn from_wire(node: &Node, kind: i8, name: &Str) -> Result<Self, ApiError> {
+        match kind {
+            TOPIC => TopicName::new(name).map(Self::Topic).map_err(|error| {
+                ApiError::new(error_code::topic_name(&error), format!("Topic name is invalid: {error}"))
+            }),
+            BROKER if name.is_empty() => Ok(Self::BrokerDefaults),
+            BROKER if name.parse() == Ok(node.id.0) => Ok(Self::Broker),
+            BROKER => Err(ApiError::new(
+                ErrorCode::InvalidRequest,
+                format!(
+                    "Unexpected broker id, expected {} or empty string, but received {}",
+                    node.id,
+                    name.as_str()
+                ),
+            )),
+            _ => Err(ApiError::new(ErrorCode::InvalidRequest, format!("Unsupported resource type: {kind}"))),
+        }
+    }
+}
+
+/// Kafka's number of a source.
+pub(crate) const fn source_code(source: Source) -> i8 {
+    match source {
+        Source::DynamicTopic => 1,
+        Source::DynamicBroker => 2,
+        Source::DynamicDefaultBroker => 3,
+        Source::StaticBroker => 4,
+        Source::Default => 5,
+    }
+}
+
+const fn type_code(kind: ConfigType) -> i8 {
+    match kind {
+        ConfigType::Boolean => 1,
+        ConfigType::String => 2,
+        ConfigType::Int => 3,
+        ConfigType::Long => 5,
+        ConfigType::Double => 6,
+        ConfigType::List => 7,
+    }
+}
+
+pub(crate) async fn handle(
+    node: &Arc<Node>,
+    _: &Caller,
+    _: i16,
+    request: DescribeConfigsRequest,
+) -> DescribeConfigsResponse {
+    let image = node.image();
+    let results = request
+        .resources
+        .iter()
+        .map(|resource| {
+            let mut result = DescribeConfigsResult {
+                resource_type: resource.resource_type,
+                resource_name: resource.resource_name.clone(),
+                error_message: None,
+                ..DescribeConfigsResult::default()
+            };
+            match describe(node, &image, resource) {
+                Ok(entries) => {
+                    let to_wire =
+                        |entry| wire(entry, request.include_synonyms, request.include_documentation);
+                    result.configs = entries.into_iter().map(to_wire).collect();
+                }
+                Err(error) => {
+                    result.error_code = error.code.code();
+                    result.error_message = error.into_message();
+                }
+            }
+            result
+        })
+        .collect();
+    DescribeConfigsResponse { results, ..DescribeConfigsResponse::default() }
+}
+
+fn describe(
+    node: &Node,
+    image: &MetadataImage,
+    resource: &DescribeConfigsResource,
+) -> Result<Vec<Description>, ApiError> {
+    let settings = node.settings(image);
+    let mut entries = match Resource::from_wire(node, resource.resource_type, &resource.resource_name)? {
+        Resource::Topic(name) => {
+            let topic = image.topic_by_name(&name).ok_or_else(|| {
+                ApiError::new(
+                    ErrorCode::UnknownTopicOrPartition,
+                    "This server does not host this topic-partition.",
+                )
+            })?;
+            describe_topic(&settings, &topic.configs)
+        }
+        Resource::Broker => describe_broker(&settings),
+        Resource::BrokerDefaults => describe_broker_defaults(&settings.dynamic_defaults),
+    };
+    if let Some(keys) = &resource.configuration_keys {
+        entries.retain(|entry| keys.iter().any(|key| *key == entry.name));
+    }
+    Ok(entries)
+}
+
+fn wire(entry: Description, synonyms: bool, documentation: bool) -> DescribeConfigsResourceResult {
+    let behind = entry.synonyms.into_iter().map(|synonym| DescribeConfigsSynonym {
+        name: Str::from_static(synonym.name),
+        value: Some(Str::from(synonym.value)),
+        source: source_code(synonym.source),
+    });
+    DescribeConfigsResourceResult {
+        name: Str::from_static(entry.name),
+        value: entry.value.map(Str::from),
+        read_only: entry.read_only,
+        config_source: source_code(entry.source),
+        is_sensitive: entry.sensitive,
+        synonyms: if synonyms { behind.collect() } else { Vec::new() },
+        config_type: type_code(entry.kind),
+        documentation: documentation.then(|| Str::from_static(entry.documentation)),
+    }
+}

@@ -1,0 +1,61 @@
+//! OffsetForLeaderEpoch (key 23): where an epoch ended, so that a client can tell whether its records are still the log's.
+
+use std::sync::Arc;
+
+use futures::future::join_all;
+use tidelog_types::{LeaderEpoch, Offset, PartitionIndex, TopicName};
+use tidelog_wire::{
+    ErrorCode,
+    messages::{
+        OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse,
+        offset_for_leader_epoch::{EpochEndOffset, OffsetForLeaderPartition, OffsetForLeaderTopicResult},
+    },
+};
+
+use crate::{connection::Caller, error_code, node::Node};
+
+pub(crate) async fn handle(
+    node: &Arc<Node>,
+    _: &Caller,
+    _: i16,
+    request: OffsetForLeaderEpochRequest,
+) -> OffsetForLeaderEpochResponse {
+    let topics = join_all(request.topics.iter().map(|topic| async move {
+        let name = TopicName::new(&topic.topic).ok();
+        let name = name.as_ref();
+        let partitions = topic.partitions.iter().map(|partition| async move {
+            let found = match name {
+                None => Err(ErrorCode::UnknownTopicOrPartition),
+                Some(name) => find(node, name, partition).await,
+            };
+            let mut response = EpochEndOffset { partition: partition.partition, ..EpochEndOffset::default() };
+            match found {
+                Ok(Some((epoch, end))) => {
+                    response.leader_epoch = epoch.to_wire();
+                    response.end_offset = end.to_wire();
+                }
+                Ok(None) => {}
+                Err(code) => response.error_code = code.code(),
+            }
+            response
+        });
+        OffsetForLeaderTopicResult { topic: topic.topic.clone(), partitions: join_all(partitions).await }
+    }))
+    .await;
+    OffsetForLeaderEpochResponse { topics, ..OffsetForLeaderEpochResponse::default() }
+}
+
+async fn find(
+    node: &Node,
+    topic: &TopicName,
+    partition: &OffsetForLeaderPartition,
+) -> Result<Option<(LeaderEpoch, Offset)>, ErrorCode> {
+    let index = PartitionIndex(partition.partition);
+    let handle = node.replicas.partition_by_name(topic, index).ok_or(ErrorCode::UnknownTopicOrPartition)?;
+    let Some(epoch) = LeaderEpoch::from_wire(partition.leader_epoch) else { return Ok(None) };
+    let current = LeaderEpoch::from_wire(partition.current_leader_epoch);
+    handle
+        .offset_for_leader_epoch(epoch, current, node.limits.list_offsets_timeout)
+        .await
+        .map_err(|error| error_code::look_up(&error))
+}

@@ -1,0 +1,236 @@
+//! One connection: frames in, answers out, in the order in which the requests came.
+//!
+//! **Owns** the socket, the order of its requests, and their number in flight.
+//!
+//! **Does not own** what a request means ([`crate::handlers`]).
+//!
+//! One task reads and writes:
+//!
+//! ```text
+//! socket -> read_frame -> start -> [ queue of at most 15 ] -> finish -> write -> socket
+//! ```
+//!
+//! A Produce is *started* (its batches appended) by the reading half as soon as its frame is there, and *finished* (acks
+//! awaited) by the writing half: several of one connection share a sync, and their batches are appended in the order in
+//! which they came. Every other request runs when all before it are answered, as Kafka does, and so does a Produce behind
+//! one: what a connection sees is as if its requests ran one after the other.
+//!
+//! An idle connection holds its socket and this task, no buffer. A panic in a handler ends this task, and with it this
+//! connection alone.
+
+mod read;
+mod write;
+
+use std::{
+    net::SocketAddr,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tidelog_runtime::{CancellationToken, Permit};
+use tidelog_types::limits::CONNECTION_REQUESTS_IN_FLIGHT_MAX;
+use tokio::{
+    net::{
+        TcpStream,
+        tcp::{ReadHalf, WriteHalf},
+    },
+    sync::mpsc,
+};
+
+use self::{
+    read::{ReadEnd, ReadLimits, read_frame},
+    write::{WriteFailure, write_slices},
+};
+use crate::{handlers, listener::Endpoint, node::Node};
+
+/// A socket that takes or sends no byte for this long, with an answer or a frame half done, is closed: what it pins is
+/// memory that others wait for.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// What a handler knows of the connection that a request came on.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    /// The listener.
+    pub endpoint: Arc<Endpoint>,
+    /// The peer's address.
+    pub address: SocketAddr,
+    /// Cancelled when the connection or the broker ends: waits for news end, what is begun is finished.
+    pub ended: CancellationToken,
+}
+
+/// What goes back to the client for one request.
+#[derive(Debug, Default)]
+pub(crate) struct Answer {
+    /// The frame; empty for acks=0.
+    pub slices: Vec<Bytes>,
+    /// What the slices pin in memory, given back when they are sent.
+    pub permit: Option<Permit>,
+    /// The connection is closed after it: the one way to tell an error to a producer that wants no answer.
+    pub close: bool,
+}
+
+/// The rest of a request that was started.
+pub(crate) type Finish = Pin<Box<dyn Future<Output = Result<Answer, handlers::BadRequest>> + Send>>;
+
+/// A request in the queue.
+struct Pending {
+    finish: Finish,
+    /// It runs only when it is finished: what comes behind it must not be started before.
+    barrier: bool,
+}
+
+/// Serves a connection until it ends.
+pub(crate) async fn serve(node: Arc<Node>, mut stream: TcpStream, caller: Caller) {
+    // Answers are written whole: waiting for more to send would only add a delayed acknowledgement's 40 ms.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(peer = %caller.address, %error, "no TCP_NODELAY");
+    }
+    let (queue, work) = mpsc::channel(CONNECTION_REQUESTS_IN_FLIGHT_MAX - 1);
+    let barriers = AtomicUsize::new(0);
+    let (mut reader, mut writer) = stream.split();
+    let reading = async {
+        let end = read_requests(&node, &mut reader, &caller, queue, &barriers).await;
+        report(&node, &caller, &end);
+        if matches!(end, End::Read(ReadEnd::Closed | ReadEnd::Lost(_))) {
+            // Nobody waits for news any more; what was begun is finished, for a peer may have closed one way only.
+            caller.ended.cancel();
+        }
+    };
+    let writing = write_answers(&node, &mut writer, &caller, work, &barriers);
+    tokio::join!(reading, writing);
+}
+
+/// Why a connection's requests ended.
+enum End {
+    Read(ReadEnd),
+    BadRequest(handlers::BadRequest),
+    /// The writing half ended, and said why.
+    Unwritable,
+    Shutdown,
+}
+
+fn report(node: &Node, caller: &Caller, end: &End) {
+    let (peer, listener) = (caller.address, caller.endpoint.name.as_str());
+    match end {
+        End::Read(ReadEnd::Closed) | End::Unwritable | End::Shutdown => {}
+        End::Read(end @ ReadEnd::Lost(_)) => tracing::debug!(%peer, listener, %end, "connection lost"),
+        End::Read(end @ ReadEnd::Idle) => {
+            node.metrics.idle_sockets.inc();
+            tracing::debug!(%peer, listener, %end, "connection closed");
+        }
+        End::Read(end @ ReadEnd::Stalled(_)) => {
+            node.metrics.slow_sockets.inc();
+            tracing::info!(%peer, listener, %end, "connection closed");
+        }
+        End::Read(end @ ReadEnd::NotKafka(_)) => {
+            node.metrics.not_kafka.inc();
+            tracing::warn!(%peer, listener, %end, "connection closed");
+        }
+        End::Read(end @ (ReadEnd::Size(_) | ReadEnd::TooShort(_))) => {
+            node.metrics.bad_frames.inc();
+            tracing::warn!(%peer, listener, %end, "connection closed");
+        }
+        End::BadRequest(error) => {
+            node.metrics.bad_frames.inc();
+            tracing::warn!(%peer, listener, %error, "connection closed");
+        }
+    }
+}
+
+async fn read_requests(
+    node: &Arc<Node>,
+    reader: &mut ReadHalf<'_>,
+    caller: &Caller,
+    queue: mpsc::Sender<Pending>,
+    barriers: &AtomicUsize,
+) -> End {
+    let limits = ReadLimits {
+        request_bytes_max: node.limits.request_bytes_max,
+        idle: node.limits.idle,
+        silence: SILENCE_MAX,
+        produce: &node.produce_budget,
+        reserve: &node.request_budget,
+    };
+    let in_queue = || queue.capacity() < queue.max_capacity();
+    loop {
+        let slot = tokio::select! {
+            biased;
+            () = caller.ended.cancelled() => return End::Shutdown,
+            slot = queue.reserve() => match slot {
+                Ok(slot) => slot,
+                Err(_) => return End::Unwritable,
+            },
+        };
+        let frame = tokio::select! {
+            biased;
+            () = caller.ended.cancelled() => return End::Shutdown,
+            () = queue.closed() => return End::Unwritable,
+            // The slot that is held counts as one: busy means that another is taken.
+            frame = read_frame(reader, limits, || queue.max_capacity() - queue.capacity() > 1 || in_work(barriers)) => match frame {
+                Ok(frame) => frame,
+                Err(end) => return End::Read(end),
+            },
+        };
+        debug_assert!(in_queue(), "a slot is held");
+        node.metrics.bytes_in.add(u64::try_from(frame.bytes.len()).unwrap_or(0));
+        let request = match handlers::Request::decode(frame.bytes, frame.permit) {
+            Ok(request) => request,
+            Err(error) => return End::BadRequest(error),
+        };
+        let barrier = !request.is_produce() || in_work(barriers);
+        let finish = if barrier {
+            barriers.fetch_add(1, Ordering::Relaxed);
+            handlers::run(Arc::clone(node), caller.clone(), request)
+        } else {
+            match handlers::start_produce(Arc::clone(node), caller.clone(), request).await {
+                Ok(finish) => finish,
+                Err(error) => return End::BadRequest(error),
+            }
+        };
+        slot.send(Pending { finish, barrier });
+    }
+}
+
+/// Whether a request that runs alone is queued or running.
+fn in_work(barriers: &AtomicUsize) -> bool {
+    barriers.load(Ordering::Relaxed) > 0
+}
+
+async fn write_answers(
+    node: &Node,
+    writer: &mut WriteHalf<'_>,
+    caller: &Caller,
+    mut work: mpsc::Receiver<Pending>,
+    barriers: &AtomicUsize,
+) {
+    let (peer, listener) = (caller.address, caller.endpoint.name.as_str());
+    while let Some(Pending { finish, barrier }) = work.recv().await {
+        let answer = match finish.await {
+            Ok(answer) => answer,
+            Err(error) => return report(node, caller, &End::BadRequest(error)),
+        };
+        if barrier {
+            barriers.fetch_sub(1, Ordering::Relaxed);
+        }
+        match write_slices(writer, &answer.slices, SILENCE_MAX).await {
+            Ok(bytes) => node.metrics.bytes_out.add(u64::try_from(bytes).unwrap_or(0)),
+            Err(WriteFailure::Slow) => {
+                node.metrics.slow_sockets.inc();
+                tracing::info!(%peer, listener, "connection closed: it took no byte of an answer for 30 s");
+                return;
+            }
+            Err(WriteFailure::Gone(error)) => {
+                tracing::debug!(%peer, listener, %error, "connection lost");
+                return;
+            }
+        }
+        if answer.close {
+            return;
+        }
+    }
+}

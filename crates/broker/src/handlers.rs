@@ -1,0 +1,204 @@
+//! The table of what is served, and the way of a frame to its handler and back.
+//!
+//! What ApiVersions announces is computed from this table: an API that has no handler is not announced.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use thiserror::Error;
+use tidelog_runtime::Permit;
+use tidelog_wire::{
+    ApiKey, DecodeError, EncodeError, Message, PRODUCE_ANNOUNCED_VERSION_MIN, Reader, RequestHeader,
+    Versions, encode_response_frame, messages::api_versions::ApiVersion,
+};
+
+use crate::{
+    api,
+    connection::{Answer, Caller, Finish},
+    node::Node,
+};
+
+/// Why a request closes its connection: nothing sensible can be answered.
+#[derive(Debug, Error)]
+pub(crate) enum BadRequest {
+    /// The frame is not what its header says, or has no header.
+    #[error("a request could not be decoded: {0}")]
+    Decode(#[from] DecodeError),
+    /// A version that was not announced.
+    #[error("{api} version {version} is not served")]
+    NotServed {
+        /// The API.
+        api: ApiKey,
+        /// The version.
+        version: i16,
+    },
+    /// An answer has no encoding: a defect of ours.
+    #[error("the answer to {api} version {version} could not be encoded: {source}")]
+    Encode {
+        /// The API.
+        api: ApiKey,
+        /// The version.
+        version: i16,
+        /// Why.
+        source: EncodeError,
+    },
+}
+
+/// A request whose header is read.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub header: RequestHeader,
+    pub body: Reader,
+    /// The frame's share of a budget.
+    pub permit: Permit,
+}
+
+impl Request {
+    pub(crate) fn decode(frame: Bytes, permit: Permit) -> Result<Self, BadRequest> {
+        let mut body = Reader::new(frame);
+        let header = RequestHeader::decode(&mut body)?;
+        Ok(Self { header, body, permit })
+    }
+
+    pub(crate) fn is_produce(&self) -> bool {
+        self.header.api == ApiKey::Produce
+    }
+
+    /// Reads the body, which must be the message and nothing else.
+    pub(crate) fn body<M: Message>(&mut self) -> Result<M, BadRequest> {
+        let message = M::decode(&mut self.body, self.header.version)?;
+        self.body.finish()?;
+        Ok(message)
+    }
+}
+
+/// Encodes an answer.
+pub(crate) fn encode<R: tidelog_wire::Response>(
+    header: &RequestHeader,
+    response: &R,
+) -> Result<Answer, BadRequest> {
+    let (api, version) = (header.api, header.version);
+    let slices = encode_response_frame(version, header.correlation_id, response)
+        .map_err(|source| BadRequest::Encode { api, version, source })?;
+    Ok(Answer { slices, ..Answer::default() })
+}
+
+macro_rules! served {
+    ($($api:ident [$min:literal-$max:literal] $handler:path;)*) => {
+        /// What is served. The first three have ways of their own.
+        const SERVED: &[(ApiKey, Versions)] = &[
+            (ApiKey::Produce, Versions { min: api::produce::VERSION_MIN, max: api::produce::VERSION_MAX }),
+            (ApiKey::Fetch, Versions { min: api::fetch::VERSION_MIN, max: api::fetch::VERSION_MAX }),
+            (ApiKey::ApiVersions, Versions { min: 0, max: api::api_versions::VERSION_MAX }),
+            $((ApiKey::$api, Versions { min: $min, max: $max }),)*
+        ];
+
+        async fn dispatch(node: &Arc<Node>, caller: &Caller, mut request: Request) -> Result<Answer, BadRequest> {
+            let version = request.header.version;
+            match request.header.api {
+                ApiKey::ApiVersions => api::api_versions::answer(request),
+                ApiKey::Fetch => api::fetch::answer(node, caller, request).await,
+                $(ApiKey::$api => {
+                    let body = request.body()?;
+                    let response = $handler(node, caller, version, body).await;
+                    encode(&request.header, &response)
+                })*
+                api => Err(BadRequest::NotServed { api, version }),
+            }
+        }
+    };
+}
+
+served! {
+    ListOffsets [1-11] api::list_offsets::handle;
+    Metadata [0-13] api::metadata::handle;
+    FindCoordinator [0-6] api::find_coordinator::handle;
+    CreateTopics [2-7] api::create_topics::handle;
+    DeleteTopics [1-6] api::delete_topics::handle;
+    DeleteRecords [0-2] api::delete_records::handle;
+    InitProducerId [0-5] api::init_producer_id::handle;
+    OffsetForLeaderEpoch [2-4] api::offset_for_leader_epoch::handle;
+    DescribeConfigs [1-4] api::describe_configs::handle;
+    AlterConfigs [0-2] api::alter_configs::handle;
+    DescribeLogDirs [1-4] api::describe_log_dirs::handle;
+    CreatePartitions [0-3] api::create_partitions::handle;
+    IncrementalAlterConfigs [0-1] api::incremental_alter_configs::handle;
+    DescribeCluster [0-2] api::describe_cluster::handle;
+    ListConfigResources [0-1] api::list_config_resources::handle;
+    DescribeTopicPartitions [0-0] api::describe_topic_partitions::handle;
+}
+
+/// The APIs that are served.
+pub(crate) fn served() -> impl Iterator<Item = ApiKey> {
+    SERVED.iter().map(|(api, _)| *api)
+}
+
+/// The versions of an API that are served; none where it is not.
+fn versions(api: ApiKey) -> Versions {
+    SERVED.iter().find(|(served, _)| *served == api).map_or(Versions::NONE, |(_, versions)| *versions)
+}
+
+/// What ApiVersions announces, by key.
+pub(crate) fn announced() -> Vec<ApiVersion> {
+    let mut announced: Vec<ApiVersion> = SERVED
+        .iter()
+        .map(|(api, versions)| ApiVersion {
+            api_key: api.key(),
+            // The versions below are refused when they are asked, see the constant.
+            min_version: if *api == ApiKey::Produce { PRODUCE_ANNOUNCED_VERSION_MIN } else { versions.min },
+            max_version: versions.max,
+        })
+        .collect();
+    announced.sort_unstable_by_key(|range| range.api_key);
+    announced
+}
+
+/// Whether a request can be answered at all: else its connection is closed before anything is done.
+fn check_served(request: &Request) -> Result<(), BadRequest> {
+    let (api, version) = (request.header.api, request.header.version);
+    // ApiVersions is answered in any version: a client cannot know yet which ones there are.
+    let any = match api {
+        ApiKey::ApiVersions => true,
+        ApiKey::Produce => (PRODUCE_ANNOUNCED_VERSION_MIN..api::produce::VERSION_MIN).contains(&version),
+        _ => false,
+    };
+    if any || versions(api).contains(version) { Ok(()) } else { Err(BadRequest::NotServed { api, version }) }
+}
+
+/// The whole of a request other than Produce, or of a Produce behind one.
+pub(crate) fn run(node: Arc<Node>, caller: Caller, request: Request) -> Finish {
+    Box::pin(async move {
+        check_served(&request)?;
+        let (api, started) = (request.header.api, node.clock.monotonic());
+        let answer = if request.is_produce() {
+            api::produce::start(&node, &caller, request).await?.await?
+        } else {
+            dispatch(&node, &caller, request).await?
+        };
+        count(&node, api, started);
+        Ok(answer)
+    })
+}
+
+/// Starts a Produce: when this is done its batches are appended, or refused.
+pub(crate) async fn start_produce(
+    node: Arc<Node>,
+    caller: Caller,
+    request: Request,
+) -> Result<Finish, BadRequest> {
+    check_served(&request)?;
+    let started = node.clock.monotonic();
+    let finish = api::produce::start(&node, &caller, request).await?;
+    Ok(Box::pin(async move {
+        let answer = finish.await?;
+        count(&node, ApiKey::Produce, started);
+        Ok(answer)
+    }))
+}
+
+fn count(node: &Node, api: ApiKey, started: std::time::Duration) {
+    if let Some(metrics) = node.metrics.api(api) {
+        metrics.requests.inc();
+        metrics.seconds.observe_duration(node.clock.monotonic().saturating_sub(started));
+    }
+}
