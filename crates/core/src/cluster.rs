@@ -35,6 +35,9 @@ mod state;
 mod tiering;
 mod topics;
 
+#[cfg(test)]
+mod tests;
+
 pub use command::{
     BrokerRegistration, Command, CommitRefusal, ConfigChange, ConfigResource, NewTopic, Outcome, Refusal,
     SegmentCommit, Spill,
