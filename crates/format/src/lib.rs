@@ -18,10 +18,16 @@
 //! All numbers are big-endian, as Kafka's are. Every structure carries a magic number, a version and a CRC-32C.
 
 pub mod batch;
+pub mod checkpoint;
 pub mod codec;
 pub mod crc;
+pub mod epochs;
+pub mod journal;
 pub mod manifest;
+pub mod producers;
 
+mod cursor;
+mod envelope;
 mod error;
 mod varint;
 
