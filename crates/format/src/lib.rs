@@ -23,8 +23,10 @@ pub mod codec;
 pub mod crc;
 pub mod epochs;
 pub mod journal;
+pub mod keys;
 pub mod manifest;
 pub mod producers;
+pub mod segment;
 
 mod cursor;
 mod envelope;
