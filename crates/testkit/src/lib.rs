@@ -1,1 +1,15 @@
-//! Placeholder.
+//! Builders and faults for tests and benches: stores that fail on demand, and a stand-in for S3.
+//!
+//! **Owns** nothing of the product and is part of no build of it.
+//!
+//! Start reading at [`S3Server`] and [`S3Proxy`], then [`FaultyStore`].
+
+mod http_date;
+mod s3_answers;
+mod s3_proxy;
+mod s3_server;
+mod store_fault;
+
+pub use s3_proxy::{Fault, LoggedRequest, Rule, S3Proxy};
+pub use s3_server::{Conditions, ListQuirk, S3Config, S3Server};
+pub use store_fault::{FaultyStore, StoreFault, StoreOperation};
