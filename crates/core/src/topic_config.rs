@@ -9,6 +9,7 @@
 //! AlterConfigs resets every key that it does not name, the tiering keys too. Since `remote.storage.enable` is on by default,
 //! such a reset never turns tiering off.
 
+mod broker_keys;
 mod check;
 mod describe;
 mod keys;
@@ -18,13 +19,12 @@ mod tests;
 use std::collections::BTreeMap;
 
 pub use self::{
+    broker_keys::{BROKER_KEYS, broker_key},
     check::{ConfigError, check},
     describe::{
         Description, Source, SynonymValue, describe_broker, describe_broker_defaults, describe_topic,
     },
-    keys::{
-        BROKER_KEYS, ConfigType, Key, Rule, SEGMENT_BYTES_MIN, Synonym, TOPIC_KEYS, broker_key, topic_key,
-    },
+    keys::{ConfigType, Key, Rule, SEGMENT_BYTES_MIN, Synonym, TOPIC_KEYS, topic_key},
 };
 
 /// What is set for a broker, by where it is set. Every value was checked with [`check`] when it came in.

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::{
     BrokerSettings,
-    keys::{BROKER_KEYS, ConfigType, Key, TOPIC_KEYS},
+    broker_keys::BROKER_KEYS,
+    keys::{ConfigType, Key, TOPIC_KEYS},
 };
 
 /// Where a value comes from, the strongest first.
