@@ -2,9 +2,11 @@
 //!
 //! **Owns** nothing of the product and is part of no build of it.
 //!
-//! Start reading at [`S3Server`] and [`S3Proxy`], then [`FaultyStore`].
+//! Start reading at [`S3Server`] and [`S3Proxy`], then [`FaultyStore`]; [`raw_client`] is a Kafka client for tests of the
+//! protocol.
 
 mod http_date;
+pub mod raw_client;
 mod s3_answers;
 mod s3_proxy;
 mod s3_server;
