@@ -19,12 +19,14 @@
 
 pub mod batch;
 pub mod checkpoint;
+pub mod cluster_json;
 pub mod codec;
 pub mod crc;
 pub mod epochs;
 pub mod journal;
 pub mod keys;
 pub mod manifest;
+pub mod object;
 pub mod producers;
 pub mod segment;
 

@@ -1,6 +1,16 @@
 //! What a partition's manifest says of its objects.
 //!
-//! **Owns** the plain values that the replicated state, pages and published manifests share.
+//! **Owns** the plain values that the replicated state, pages and published manifests share, and the bytes of pages
+//! ([`Page`]) and of published manifests ([`ManifestFile`]).
+//!
+//! **Does not own** the rules by which a manifest changes: those are the cluster's state machine.
+
+mod columns;
+mod file;
+mod page;
+
+pub use file::ManifestFile;
+pub use page::{PAGE_ENTRIES_MAX, Page};
 
 use serde::{Deserialize, Serialize};
 use tidelog_types::{LeaderEpoch, Offset, OffsetRange, Timestamp, UploadId};
@@ -69,3 +79,6 @@ pub struct PageLine {
     /// The largest timestamp of its entries.
     pub max_timestamp: Option<Timestamp>,
 }
+
+#[cfg(test)]
+mod tests;

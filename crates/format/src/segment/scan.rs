@@ -21,8 +21,12 @@ pub struct IndexBuilder {
 
 impl IndexBuilder {
     /// Intervals end at the first batch end at or past `interval_bytes`; the first batch stands at `position`.
+    ///
+    /// # Panics
+    /// Above 1 GiB: one more batch must fit into 32 bits.
     #[must_use]
     pub const fn new(interval_bytes: u32, position: u64) -> Self {
+        assert!(interval_bytes <= 1 << 30, "an interval and one batch more fit into 32 bits");
         Self { interval_bytes, position, max_timestamp: None, open: None }
     }
 
@@ -41,8 +45,7 @@ impl IndexBuilder {
         });
         crc.update(batch.header.as_bytes());
         crc.update(&batch.body);
-        // Two of the largest batches do not fit into 32 bits; an interval below its size and one batch do.
-        entry.bytes = entry.bytes.saturating_add(bytes);
+        entry.bytes += bytes;
         entry.max_timestamp = self.max_timestamp;
         self.position += u64::from(bytes);
         if entry.bytes >= self.interval_bytes { self.close() } else { None }
