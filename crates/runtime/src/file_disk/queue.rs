@@ -218,28 +218,35 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_sync_holds_up_no_write_behind_it_and_begins_after_those_before() {
+    async fn a_sync_begins_after_what_was_submitted_before_and_holds_up_nothing_behind_it() {
         let (writes, syncs) =
             (Queue::start("writes", 1, || ()).unwrap(), Queue::start("syncs", 1, || ()).unwrap());
-        let (finish, unfinished) = mpsc::channel::<()>();
         let order = Arc::new(Mutex::new(Vec::new()));
-        let note = |what: &'static str| {
+        // Performed once its sender is dropped.
+        let held = |what: &'static str| {
             let order = Arc::clone(&order);
-            move || {
+            let (release, held) = mpsc::channel::<()>();
+            let perform = move || {
+                let _ = held.recv();
                 order.lock().unwrap().push(what);
                 Ok(())
-            }
+            };
+            (release, perform)
         };
-        let before = writes.submit(note("before"));
-        let synced = note("sync");
-        let sync = writes.submit_through(&syncs, move || {
-            let _ = unfinished.recv();
-            synced()
-        });
-        writes.submit(note("after")).await.unwrap();
-        drop(finish);
+        let ((release_before, before), (release_sync, sync)) = (held("before"), held("sync"));
+        let before = writes.submit(before);
+        let sync = writes.submit_through(&syncs, sync);
+        // The sync's thread is idle: the sync has not been handed to it.
+        syncs.submit(|| Ok(())).await.unwrap();
+        drop(release_before);
         before.await.unwrap();
+        let (release_after, after) = held("after");
+        drop(release_after);
+        writes.submit(after).await.unwrap();
+        drop(release_sync);
         sync.await.unwrap();
+        let second = writes.submit_through(&syncs, || Ok("nothing comes before it"));
+        assert_eq!(second.await.unwrap(), "nothing comes before it");
         assert_eq!(*order.lock().unwrap(), ["before", "after", "sync"]);
     }
 

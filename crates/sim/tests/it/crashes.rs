@@ -200,6 +200,23 @@ fn a_rename_across_directories_is_synced_by_either() {
 }
 
 #[test]
+fn a_synced_rename_takes_along_what_came_before_it_in_the_other_directory() {
+    for seed in seeds(50) {
+        run(seed, |context| async move {
+            let disk = &context.disk;
+            for folder in ["/a", "/b"] {
+                disk.create_dir_all(path(folder)).await.unwrap();
+            }
+            disk.sync_dir(path("/")).await.unwrap();
+            drop(create(disk, "/a/f").await);
+            disk.rename(path("/a/f"), path("/b/f")).await.unwrap();
+            disk.sync_dir(path("/b")).await.unwrap();
+            assert_eq!(disk.crash().paths(), [path("/b/f")], "the file has one name");
+        });
+    }
+}
+
+#[test]
 fn a_killed_process_leaves_its_page_cache_and_a_later_power_cut_takes_it() {
     let mut lost = 0;
     for seed in 0..50 {
