@@ -5,17 +5,17 @@
 //! the one that lost.
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use object_store::PutMode;
+use tidelog_format::{
+    DecodeError,
+    cluster_json::{CLUSTER_JSON_BYTES_MAX, ClusterJson},
+    keys::ObjectKey,
+};
 use tidelog_types::ClusterId;
 
-use crate::{Failure, GetError, ObjectClient, PutError, Refusal};
-
-/// The key below the prefix.
-const CLUSTER_KEY: &str = "cluster.json";
-/// The file has less than 200 bytes.
-const CLUSTER_BYTES_MAX: u64 = 64 * 1024;
-/// The format of everything below the prefix.
-const FORMAT_VERSION: u32 = 1;
+use crate::{
+    Failure, GetError, ObjectClient, PutError, Refusal, cache::bytes_of, http::Exchange, metrics::RequestKind,
+};
 
 /// A prefix that is ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,9 +43,9 @@ pub enum ClaimError {
         /// The store and prefix.
         prefix: String,
         /// What the file says.
-        found: u32,
+        found: u16,
         /// What is known here.
-        known: u32,
+        known: u16,
     },
     /// The file is there but is not one of ours.
     #[error("{prefix}/cluster.json cannot be read: {reason}")]
@@ -63,12 +63,6 @@ pub enum ClaimError {
     Retriable(Failure),
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-struct ClusterFile {
-    format_version: u32,
-    cluster_id: ClusterId,
-}
-
 /// Claims the client's prefix for a cluster.
 ///
 /// # Errors
@@ -77,9 +71,8 @@ pub async fn claim_prefix(client: &ObjectClient, cluster_id: ClusterId) -> Resul
     if let Some(claim) = read_claim(client, cluster_id).await? {
         return Ok(claim);
     }
-    let file = ClusterFile { format_version: FORMAT_VERSION, cluster_id };
-    let text = serde_json::to_vec(&file).map_err(|error| unreadable(client, error.to_string()))?;
-    match client.put_new(CLUSTER_KEY, vec![Bytes::from(text)]).await {
+    let file = Bytes::from(ClusterJson::new(cluster_id).encode());
+    match client.put_new(&ObjectKey::ClusterJson.to_string(), vec![file.clone()]).await {
         Ok(_) | Err(PutError::Exists { .. }) => {}
         Err(PutError::Refused(refusal)) => return Err(ClaimError::Refused(refusal)),
         Err(PutError::Retriable(failure) | PutError::Unknown(failure)) => {
@@ -87,7 +80,10 @@ pub async fn claim_prefix(client: &ObjectClient, cluster_id: ClusterId) -> Resul
         }
     }
     match read_claim(client, cluster_id).await? {
-        Some(_) => Ok(ClusterClaim::Taken),
+        Some(_) => {
+            warn_where_conditions_are_ignored(client, file).await;
+            Ok(ClusterClaim::Taken)
+        }
         None => Err(ClaimError::Refused(client.refusal(
             "cluster.json is absent right after it was written".to_owned(),
             "the store does not keep what it acknowledges",
@@ -100,23 +96,38 @@ async fn read_claim(
     client: &ObjectClient,
     cluster_id: ClusterId,
 ) -> Result<Option<ClusterClaim>, ClaimError> {
-    let found = match client.get(CLUSTER_KEY, CLUSTER_BYTES_MAX).await {
+    let bytes_max = u64::try_from(CLUSTER_JSON_BYTES_MAX).unwrap_or(u64::MAX);
+    let found = match client.get(&ObjectKey::ClusterJson.to_string(), bytes_max).await {
         Ok(found) => found,
         Err(GetError::NotFound { .. }) => return Ok(None),
         Err(GetError::Retriable(failure)) => return Err(ClaimError::Retriable(failure)),
         Err(GetError::Refused(refusal)) => return Err(ClaimError::Refused(refusal)),
         Err(GetError::Corrupt { what, .. }) => return Err(unreadable(client, what.to_string())),
     };
-    let file: ClusterFile =
-        serde_json::from_slice(&found.bytes).map_err(|error| unreadable(client, error.to_string()))?;
     let prefix = client.url().to_string();
-    if file.cluster_id != cluster_id {
-        return Err(ClaimError::OtherCluster { prefix, owner: file.cluster_id });
+    match ClusterJson::decode(&found.bytes) {
+        Ok(file) if file.cluster_id == cluster_id => Ok(Some(ClusterClaim::Held)),
+        Ok(file) => Err(ClaimError::OtherCluster { prefix, owner: file.cluster_id }),
+        Err(DecodeError::Version { version, version_max, .. }) => {
+            Err(ClaimError::NewerFormat { prefix, found: version, known: version_max })
+        }
+        Err(error) => Err(unreadable(client, error.to_string())),
     }
-    if file.format_version > FORMAT_VERSION {
-        return Err(ClaimError::NewerFormat { prefix, found: file.format_version, known: FORMAT_VERSION });
+}
+
+/// Creates the file again, with the same bytes: a store that accepts this keeps nobody out. Nothing else rests on
+/// conditions, since keys are unique and the controller decides what counts; so this is for a person to know.
+async fn warn_where_conditions_are_ignored(client: &ObjectClient, file: Bytes) {
+    let exchange = Exchange::new();
+    let length = bytes_of(&file);
+    let (key, payload) = (ObjectKey::ClusterJson.to_string(), [file]);
+    let work = client.inner.put_once(&key, &payload, PutMode::Create, &exchange);
+    if client.inner.attempt(RequestKind::Put, length, 0, &exchange, work).await.is_ok() {
+        tracing::warn!(
+            store = %client.url(),
+            "the store overwrites whatever the condition: nothing here keeps a second cluster out of this prefix"
+        );
     }
-    Ok(Some(ClusterClaim::Held))
 }
 
 fn unreadable(client: &ObjectClient, reason: String) -> ClaimError {

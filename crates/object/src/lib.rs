@@ -19,6 +19,7 @@ mod error;
 mod foyer_cache;
 mod http;
 mod limits;
+mod listing;
 mod metrics;
 mod options;
 mod settle;
@@ -28,12 +29,11 @@ mod url;
 pub use admin::{BucketReport, Check, CheckStatus, InitError, InitReport, bucket_check, bucket_init};
 pub use cache::{CacheUsage, ChunkCache, ChunkKey, MapCache};
 pub use claim::{ClaimError, ClusterClaim, claim_prefix};
-pub use client::{
-    ETag, Expected, Fetched, HeadFound, ListPage, Listed, ObjectClient, PutReceipt, RangeFetched, Usage,
-};
+pub use client::{ETag, Expected, Fetched, HeadFound, ObjectClient, PutReceipt, RangeFetched, Usage};
 pub use error::{
     Corruption, DeleteError, Failure, GetError, ListError, OpenError, PutError, PutMatchError, Refusal,
 };
 pub use foyer_cache::{FoyerCache, FoyerConfig, FoyerConfigError};
+pub use listing::{ListPage, Listed};
 pub use options::{ChecksumMode, ChecksumModeError, StaticCredentials, StoreOptions};
 pub use url::{StoreKind, StoreUrl, StoreUrlError};

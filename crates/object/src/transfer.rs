@@ -86,6 +86,10 @@ pub(crate) fn classify(error: &object_store::Error, status: Option<u16>) -> TryE
             TryError::Refused { reason, advice: "the key has a form that this store cannot hold" }
         }
         _ => match status {
+            // A success whose body broke off: the network, and not the store's manners.
+            Some(200..=299) if find_cause::<HttpError>(error).is_some() => {
+                TryError::Failed { reason, may_have_happened: true }
+            }
             Some(status) => classify_status(status, code, reason),
             None => classify_unanswered(error, reason),
         },
@@ -288,6 +292,7 @@ impl<'a> Tries<'a> {
                 (reason, false)
             }
             TryError::WrongAnswer(reason) => {
+                self.may_have_happened = true;
                 self.wrong_answers += 1;
                 if self.wrong_answers >= WRONG_ANSWERS_MAX {
                     return Err(Ended::WrongAnswer(reason));

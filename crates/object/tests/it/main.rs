@@ -1,4 +1,9 @@
 //! Tests of the store's client against stores: memory, folders, a stand-in for S3, a faulty proxy, and a real server.
 
+mod cache;
 mod contract;
+mod faults;
+mod proxy;
+mod real_server;
+mod stand_in;
 mod support;
