@@ -22,6 +22,7 @@
 //! with its partition, and the others play on. An entry whose own header is bad still names its partition in its trailer.
 
 mod encode;
+mod header;
 mod scan;
 
 pub use encode::{EncodedRound, FileHeader, RoundEncoder};

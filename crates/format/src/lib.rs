@@ -11,11 +11,21 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | [`batch`] | [`batch::BatchHeader`] (the 61 bytes), [`batch::RawBatch`], [`batch::split_batches`], [`batch::BatchBuilder`], [`batch::DecodedBatch`] |
+//! | [`batch`] | [`batch::BatchHeader`] (the 61 bytes), [`batch::RawBatch`], [`batch::split_batches`] (checks of what comes from outside), [`batch::BatchBuilder`], [`batch::control_batch`], [`batch::DecodedBatch`] (the records), [`batch::validate_records`] |
 //! | [`codec`] | none, gzip, snappy, lz4, zstd: [`codec::compress`], [`codec::decompress`] with a cap on the output |
-//! | [`crc`] | CRC-32C, at once, in pieces and combined |
+//! | [`crc`] | CRC-32C at once, in pieces, combined |
+//! | [`epochs`] | [`epochs::EpochChain`]: leader epochs and where they begin, and where two lineages part |
+//! | [`producers`] | [`producers::ProducerSnapshot`]: the stored form of producer state |
+//! | [`journal`] | [`journal::FileHeader`], [`journal::RoundEncoder`], [`journal::SyncedSearch`] and [`journal::JournalScanner`] (the two passes of a play) |
+//! | [`segment`] | the files beside a `.log`: [`segment::EntryFile`] of [`segment::IndexEntry`], [`segment::TimeIndexEntry`] or [`segment::AbortedTransaction`]; [`segment::IndexBuilder`], [`segment::SegmentScan`] |
+//! | [`checkpoint`] | [`checkpoint::Checkpoint`] of a node's log |
+//! | [`object`] | [`object::SegmentObjectBuilder`], [`object::Footer`], [`object::ServingIndex`] |
+//! | [`manifest`] | [`manifest::ManifestEntry`], [`manifest::PageLine`], [`manifest::Page`], [`manifest::ManifestFile`] |
+//! | [`keys`] | [`keys::ObjectKey`] and the folders of listings; [`keys::KeySpace`] for a prefix |
+//! | [`cluster_json`] | [`cluster_json::ClusterJson`], the claim of a prefix |
 //!
-//! All numbers are big-endian, as Kafka's are. Every structure carries a magic number, a version and a CRC-32C.
+//! All numbers are big-endian, as Kafka's are. Every structure carries a magic number, a version and a CRC-32C. Byte
+//! tables of all of them stand in `docs/formats/`; files of every released version in `tests/golden/`.
 
 pub mod batch;
 pub mod checkpoint;

@@ -2,19 +2,15 @@
 
 use bytes::Bytes;
 use thiserror::Error;
-use tidelog_types::{LeaderEpoch, Offset, OffsetRange, TopicPartition, limits::BATCH_HEADER_BYTES};
+use tidelog_types::{LeaderEpoch, Offset, OffsetRange, TopicPartition};
 
 use super::{
-    APPEND_HEADER_BYTES, BLOCK_BYTES, CONTROL_HEADER_BYTES, ENTRY_ALIGNMENT, ENTRY_MAGIC, FILE_HEADER_BYTES,
-    FileHeader, Generation, JournalPosition, ROUND_HEADER_BYTES, ROUND_MAGIC, TRAILER_BYTES, VERSION,
-    encode::{entry_crc, trailer_crc},
-    kind,
+    APPEND_HEADER_BYTES, BLOCK_BYTES, CONTROL_HEADER_BYTES, ENTRY_ALIGNMENT, FILE_HEADER_BYTES, FileHeader,
+    Generation, JournalPosition, ROUND_HEADER_BYTES, ROUND_MAGIC, TRAILER_BYTES,
+    encode::trailer_crc,
+    header::{EntryHeader, RoundHeader},
 };
-use crate::{
-    batch::{BatchHeader, RawBatch},
-    crc::crc32c,
-    cursor::Reader,
-};
+use crate::{batch::RawBatch, cursor::Reader};
 
 /// The least that is asked for at once.
 const READ_BYTES: u64 = 1024 * 1024;
@@ -165,133 +161,6 @@ impl SyncedSearch {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
-struct RoundHeader {
-    synced: JournalPosition,
-    bytes: u32,
-}
-
-impl RoundHeader {
-    fn decode(bytes: &[u8], generation: Generation, position: JournalPosition) -> Option<Self> {
-        let bytes = bytes.get(..64)?;
-        if bytes[..4] != ROUND_MAGIC || crc32c(&bytes[..60]).to_be_bytes() != bytes[60..] {
-            return None;
-        }
-        let mut reader = Reader::new("round header", &bytes[4..]);
-        let version = reader.u16().ok()?;
-        let reserved = reader.u16().ok()?;
-        let found = (Generation(reader.u64().ok()?), JournalPosition(reader.u64().ok()?));
-        let synced = JournalPosition(reader.u64().ok()?);
-        let length = reader.u32().ok()?;
-        let fits = version == u16::from(VERSION) && reserved == 0 && found == (generation, position);
-        (fits && u64::from(length) >= ROUND_HEADER_BYTES && synced <= position)
-            .then_some(Self { synced, bytes: length })
-    }
-}
-
-/// An entry's header.
-#[derive(Debug, Clone, Copy)]
-struct EntryHeader {
-    kind: u8,
-    place: TopicPartition,
-    leader_epoch: LeaderEpoch,
-    offset: Offset,
-    append: Option<AppendFields>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct AppendFields {
-    last_offset: Offset,
-    body_bytes: u32,
-    body_crc: u32,
-    batch: BatchHeader,
-}
-
-impl EntryHeader {
-    /// The size of the header that these bytes may begin, from their first four.
-    fn size(bytes: &[u8]) -> Option<usize> {
-        match bytes.get(..4)? {
-            [m0, m1, VERSION, kind] if [*m0, *m1] == ENTRY_MAGIC => match *kind {
-                kind::APPEND => Some(APPEND_HEADER_BYTES),
-                kind::TRUNCATE..=kind::DELETE => Some(CONTROL_HEADER_BYTES),
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-
-    fn decode(bytes: &[u8], generation: Generation, position: JournalPosition) -> Option<Self> {
-        let bytes = bytes.get(..Self::size(bytes)?)?;
-        if entry_crc(bytes).to_be_bytes() != bytes[4..8] {
-            return None;
-        }
-        let mut reader = Reader::new("journal entry", &bytes[8..]);
-        let found = (Generation(reader.u64().ok()?), JournalPosition(reader.u64().ok()?));
-        if found != (generation, position) {
-            return None;
-        }
-        let place = reader.topic_partition().ok()?;
-        let leader_epoch = reader.leader_epoch().ok()?;
-        let offset = reader.offset().ok()?;
-        let append = if bytes[3] == kind::APPEND {
-            let last_offset = reader.offset().ok()?;
-            let (body_bytes, body_crc) = (reader.u32().ok()?, reader.u32().ok()?);
-            let batch = BatchHeader::from_bytes(reader.array::<BATCH_HEADER_BYTES>().ok()?);
-            Some(AppendFields { last_offset, body_bytes, body_crc, batch })
-        } else {
-            None
-        };
-        Some(Self { kind: bytes[3], place, leader_epoch, offset, append })
-    }
-
-    fn body_bytes(&self) -> u64 {
-        self.append.map_or(0, |append| u64::from(append.body_bytes))
-    }
-
-    fn header_bytes(&self) -> u64 {
-        if self.append.is_some() { APPEND_HEADER_BYTES as u64 } else { CONTROL_HEADER_BYTES as u64 }
-    }
-
-    fn size_in_memory(&self) -> usize {
-        if self.append.is_some() { APPEND_HEADER_BYTES } else { CONTROL_HEADER_BYTES }
-    }
-
-    /// Header, body, padding and trailer.
-    fn entry_bytes(&self) -> u64 {
-        (self.header_bytes() + self.body_bytes()).next_multiple_of(ENTRY_ALIGNMENT) + TRAILER_BYTES as u64
-    }
-
-    /// The change, unless the parts of an append disagree.
-    fn change(&self, body: Bytes) -> Option<Change> {
-        let to = self.offset;
-        Some(match (self.kind, self.append) {
-            (kind::APPEND, Some(append)) => {
-                let range = OffsetRange::new(self.offset, append.last_offset.checked_add(1)?)?;
-                let header = append.batch;
-                let agree = header.base_offset() == Some(range.base)
-                    && header.end_offset() == Some(range.end)
-                    && header.leader_epoch() == Some(self.leader_epoch)
-                    && header.batch_bytes() == Some(BATCH_HEADER_BYTES + body.len())
-                    && crc32c(&body) == append.body_crc;
-                if !agree {
-                    return None;
-                }
-                Change::Append { leader_epoch: self.leader_epoch, range, batch: RawBatch { header, body } }
-            }
-            (kind::TRUNCATE, _) => Change::Truncate { to },
-            (kind::RESET, _) => Change::Reset { start: to },
-            (kind::LOG_START, _) => Change::LogStart { to },
-            (kind::LOCAL_LOG_START, _) => Change::LocalLogStart { to },
-            (kind::DELETE, _) => Change::Delete,
-            _ => return None,
-        })
-    }
-
-    fn range(&self) -> Option<OffsetRange> {
-        OffsetRange::new(self.offset, self.append?.last_offset.checked_add(1)?)
-    }
-}
-
 /// What stands at the scanner's position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
@@ -305,10 +174,24 @@ enum Mode {
     Over,
 }
 
+/// A stretch that must be read.
+#[derive(Debug, Clone, Copy)]
+struct Unread {
+    file: usize,
+    offset: u64,
+    bytes: u64,
+}
+
+impl From<Unread> for ScanStep {
+    fn from(Unread { file, offset, bytes }: Unread) -> Self {
+        Self::Read { file, offset, bytes }
+    }
+}
+
 /// Why a stretch of bytes is not at hand.
 enum Missing {
     /// It must be read.
-    Unread(ScanStep),
+    Unread(Unread),
     /// The file ends before.
     PastEnd,
 }
@@ -415,7 +298,7 @@ impl JournalScanner {
     fn border(&mut self) -> Option<ScanStep> {
         let bytes = match self.bytes_at(self.position, ROUND_HEADER_BYTES) {
             Ok(bytes) => bytes,
-            Err(Missing::Unread(step)) => return Some(step),
+            Err(Missing::Unread(unread)) => return Some(unread.into()),
             Err(Missing::PastEnd) => return self.bad(None, ROUND_HEADER_BYTES),
         };
         let generation = self.files[self.file].header.generation;
@@ -431,19 +314,19 @@ impl JournalScanner {
 
     fn entry(&mut self, end: Option<u64>) -> Option<ScanStep> {
         if end.is_some_and(|end| self.position >= end) {
-            self.to_border();
+            self.go_to_border();
             return None;
         }
         let header = match self.header_at(self.position) {
             Ok(header) => header,
-            Err(step) => return Some(step),
+            Err(unread) => return Some(unread.into()),
         };
         let Some(header) = header else {
             return match (end, self.rest_of_block_is_zero()) {
-                (None, Err(step)) => Some(step),
+                (None, Err(unread)) => Some(unread.into()),
                 // The padding behind the last entry of a round whose header is lost.
                 (None, Ok(true)) => {
-                    self.to_border();
+                    self.go_to_border();
                     None
                 }
                 _ => self.bad(end, ENTRY_ALIGNMENT),
@@ -455,7 +338,7 @@ impl JournalScanner {
         // Header and body in one stretch: a read for the body alone would take the header out of the window.
         let whole = match self.bytes_at(self.position, header.header_bytes() + header.body_bytes()) {
             Ok(whole) => whole,
-            Err(Missing::Unread(step)) => return Some(step),
+            Err(Missing::Unread(unread)) => return Some(unread.into()),
             Err(Missing::PastEnd) => return self.bad(end, ENTRY_ALIGNMENT),
         };
         let body = whole.slice(header.size_in_memory()..);
@@ -499,7 +382,7 @@ impl JournalScanner {
                 Err(Missing::PastEnd) => break,
                 Err(Missing::Unread(step)) => {
                     self.mode = Mode::Lost { end, at };
-                    return Some(step);
+                    return Some(step.into());
                 }
             };
             if at_border && window[..4] == ROUND_MAGIC {
@@ -509,7 +392,7 @@ impl JournalScanner {
                     }
                     Err(Missing::Unread(step)) => {
                         self.mode = Mode::Lost { end, at };
-                        return Some(step);
+                        return Some(step.into());
                     }
                     _ => {}
                 }
@@ -520,7 +403,7 @@ impl JournalScanner {
                     Ok(None) => {}
                     Err(step) => {
                         self.mode = Mode::Lost { end, at };
-                        return Some(step);
+                        return Some(step.into());
                     }
                 }
             }
@@ -537,7 +420,7 @@ impl JournalScanner {
             Ok(place) => place,
             Err(step) => {
                 self.mode = Mode::Lost { end, at };
-                return Some(step);
+                return Some(step.into());
             }
         };
         self.position = if mode == Mode::Border { at.next_multiple_of(BLOCK_BYTES) } else { at };
@@ -550,7 +433,7 @@ impl JournalScanner {
     }
 
     /// The partition in the trailer that ends at `at`, if it belongs to an entry at the present position.
-    fn trailer_before(&mut self, at: u64) -> Result<Option<TopicPartition>, ScanStep> {
+    fn trailer_before(&mut self, at: u64) -> Result<Option<TopicPartition>, Unread> {
         let Some(start) = at.checked_sub(TRAILER_BYTES as u64).filter(|start| *start > self.position) else {
             return Ok(None);
         };
@@ -567,12 +450,12 @@ impl JournalScanner {
         Ok(Reader::new("trailer", &bytes).topic_partition().ok())
     }
 
-    fn to_border(&mut self) {
+    fn go_to_border(&mut self) {
         self.position = self.position.next_multiple_of(BLOCK_BYTES);
         self.mode = Mode::Border;
     }
 
-    fn rest_of_block_is_zero(&mut self) -> Result<bool, ScanStep> {
+    fn rest_of_block_is_zero(&mut self) -> Result<bool, Unread> {
         let rest = self.position.next_multiple_of(BLOCK_BYTES) - self.position;
         match self.bytes_at(self.position, rest) {
             Ok(bytes) => Ok(bytes.iter().all(|byte| *byte == 0)),
@@ -582,7 +465,7 @@ impl JournalScanner {
     }
 
     /// The valid header at a position, if one is there.
-    fn header_at(&mut self, position: u64) -> Result<Option<EntryHeader>, ScanStep> {
+    fn header_at(&mut self, position: u64) -> Result<Option<EntryHeader>, Unread> {
         let mut bytes = Bytes::new();
         for needed in [CONTROL_HEADER_BYTES, APPEND_HEADER_BYTES] {
             bytes = match self.bytes_at(position, needed as u64) {
@@ -619,7 +502,7 @@ impl JournalScanner {
         self.window_at = position;
         let bytes = bytes.max(READ_BYTES).min(file_end - position);
         self.asked = bytes;
-        Err(Missing::Unread(ScanStep::Read { file: self.file, offset: position - base, bytes }))
+        Err(Missing::Unread(Unread { file: self.file, offset: position - base, bytes }))
     }
 }
 

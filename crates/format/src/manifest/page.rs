@@ -20,7 +20,7 @@ pub const PAGE_ENTRIES_MAX: usize = 16_384;
 
 /// Contiguous entries of one partition.
 ///
-/// Stored in columns, each a difference to what the entry before it lets expect: 13 to 20 bytes for an entry of a busy
+/// Stored in columns, each a difference to what the entry before it lets expect: about 17 bytes for an entry of a busy
 /// partition, of which four are the index's checksum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
