@@ -70,7 +70,7 @@ pub const CONFIG_VALUE_BYTES_MAX: usize = 32 * 1024;
 /// How long a broker that is not heard of keeps its id from another data directory: Kafka's session timeout.
 pub const BROKER_SESSION_MS: u64 = 9_000;
 
-/// How long what left a manifest stays in the bucket, so that readers in flight finish, unless `tier.deletion.grace.ms`
+/// How long what left a manifest stays in the bucket, so that readers in flight finish, unless `tier.delete.grace.ms`
 /// says otherwise: longer than any cold read's deadline.
 pub const DELETION_GRACE_MS: u64 = 60_000;
 

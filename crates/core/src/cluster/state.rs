@@ -17,7 +17,7 @@ use super::{
 pub const REMOTE_STORAGE_ENABLE: &str = "remote.storage.enable";
 
 /// The cluster-wide key that sets the deletion queue's grace period, in milliseconds.
-pub const TIER_DELETION_GRACE_MS: &str = "tier.deletion.grace.ms";
+pub const TIER_DELETION_GRACE_MS: &str = "tier.delete.grace.ms";
 
 /// The cluster's metadata with what only controllers need: the counters that must never go back.
 #[derive(Debug, Clone, PartialEq, Eq)]

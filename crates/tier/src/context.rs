@@ -1,0 +1,161 @@
+//! What the background tasks share, and the views that the planners see.
+
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicU64, Ordering},
+};
+
+use tidelog_core::{
+    cluster::{MetadataImage, PartitionImage},
+    retention::{Keep, RetentionPlan, RetentionView},
+    topic_config::TopicConfig,
+    upload::{LocalSegment, PageEntries, UploadView},
+};
+use tidelog_format::manifest::{ManifestEntry, PageId};
+use tidelog_object::{ChunkCache, ObjectClient};
+use tidelog_replica::{PartitionHandle, ReplicaManager};
+use tidelog_runtime::{Budget, Clock, Rng, Supervisor};
+use tidelog_types::{LeaderEpoch, Offset, TopicName, TopicPartition, UploadId, UploadSequence};
+
+use crate::{
+    TierConfig,
+    commands::ClusterCommands,
+    metrics::TierMetrics,
+    pages::{PageError, Pages},
+};
+
+/// Everything that a task may use.
+pub(crate) struct Context {
+    pub(crate) config: TierConfig,
+    pub(crate) partitions: ReplicaManager,
+    pub(crate) commands: Arc<dyn ClusterCommands>,
+    pub(crate) store: ObjectClient,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) rng: Arc<dyn Rng>,
+    pub(crate) supervisor: Supervisor,
+    pub(crate) metrics: TierMetrics,
+    pub(crate) memory: Budget,
+    pub(crate) pages: Pages,
+    pub(crate) cache: OnceLock<Arc<dyn ChunkCache>>,
+    pub(crate) sequence: AtomicU64,
+}
+
+impl Context {
+    /// A name for an upload that this incarnation never gave before. The incarnation is new at each start, so the count
+    /// need not outlive it.
+    pub(crate) fn next_upload(&self) -> UploadId {
+        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
+        UploadId { incarnation: self.config.incarnation, sequence: UploadSequence(sequence) }
+    }
+
+    /// Whether work that belongs to no partition is this node's: it has the least id of those that live.
+    pub(crate) fn does_cluster_work(&self, image: &MetadataImage) -> bool {
+        let first = image.brokers().find(|broker| !broker.fenced);
+        first.is_some_and(|broker| broker.id == self.config.broker)
+    }
+
+    /// Whether this node leads a partition, by the cluster's metadata.
+    pub(crate) fn leads(&self, partition: &PartitionImage) -> bool {
+        partition.leader == Some(self.config.broker)
+    }
+
+    /// What a page lists.
+    pub(crate) async fn page(
+        &self,
+        topic: &TopicName,
+        place: TopicPartition,
+        page: PageId,
+    ) -> Result<Arc<[ManifestEntry]>, PageError> {
+        self.pages.read(&self.store, self.config.cluster_id, topic, place, page).await
+    }
+
+    /// What of a partition retention would take now, as far as the pages at hand tell.
+    pub(crate) fn retention_plan(&self, at: &Standing) -> RetentionPlan {
+        let keep = retention_limits(&at.topic);
+        if keep == Keep::default() {
+            return RetentionPlan::default();
+        }
+        let pages = self.pages.held(&at.image.manifest.lines);
+        at.retention_view(&pages).plan(self.clock.wall(), keep)
+    }
+}
+
+/// One partition of this node at one moment.
+pub(crate) struct Standing {
+    pub(crate) place: TopicPartition,
+    pub(crate) name: TopicName,
+    /// The epoch that both this node and the cluster say it leads in.
+    pub(crate) leader_epoch: Option<LeaderEpoch>,
+    pub(crate) snapshot: Arc<tidelog_core::partition::PartitionSnapshot>,
+    /// The newest image: ahead of the snapshot for the moment that a change takes to reach the partition.
+    pub(crate) image: Arc<PartitionImage>,
+    pub(crate) topic: TopicConfig,
+    pub(crate) segments: Vec<LocalSegment>,
+}
+
+impl Standing {
+    /// `None` where the cluster does not know the partition any more.
+    pub(crate) fn of(handle: &PartitionHandle, metadata: &MetadataImage) -> Option<Self> {
+        let place = handle.place();
+        let image = Arc::clone(metadata.partition(&place)?);
+        let snapshot = handle.snapshot();
+        let segments = handle.segments().into_iter().map(|segment| LocalSegment {
+            range: segment.range,
+            bytes: segment.bytes,
+            sealed: segment.sealed,
+            max_timestamp: segment.max_timestamp,
+            created: segment.created,
+        });
+        let leads = snapshot.leading && snapshot.leader_epoch == image.leader_epoch && image.leader.is_some();
+        Some(Self {
+            place,
+            name: handle.topic().clone(),
+            leader_epoch: leads.then_some(image.leader_epoch),
+            topic: handle.settings().topic.clone(),
+            segments: segments.filter(|segment| !segment.range.is_empty() || !segment.sealed).collect(),
+            snapshot,
+            image,
+        })
+    }
+
+    pub(crate) fn log_start(&self) -> Offset {
+        self.snapshot.log_start.max(self.image.log_start)
+    }
+
+    pub(crate) fn upload_view(&self, retention: &RetentionPlan) -> UploadView {
+        UploadView {
+            leader_epoch: self.leader_epoch,
+            tiered: self.image.tiered && self.snapshot.tiered,
+            copy_disabled: self.topic.remote_log_copy_disable,
+            log_start: self.log_start(),
+            tiered_end: self.image.manifest.tiered_end,
+            stable_end: self.snapshot.last_stable_offset.min(self.snapshot.synced_end),
+            retained_from: retention.log_start.unwrap_or_default(),
+            segments: self.segments.clone(),
+        }
+    }
+
+    pub(crate) fn retention_view<'a>(&'a self, pages: &'a PageEntries) -> RetentionView<'a> {
+        RetentionView {
+            log_start: self.log_start(),
+            high_watermark: self.snapshot.high_watermark,
+            manifest: &self.image.manifest,
+            pages,
+            segments: &self.segments,
+        }
+    }
+
+    /// A topic whose state the node itself needs: it keeps its whole local log.
+    pub(crate) fn is_internal(&self) -> bool {
+        matches!(self.name.as_str(), "__consumer_offsets" | "__transaction_state")
+    }
+}
+
+/// What a tiered topic keeps in both tiers.
+pub(crate) fn retention_limits(topic: &TopicConfig) -> Keep {
+    if topic.cleanup_policy.delete {
+        Keep { age_ms: topic.retention_ms, bytes: topic.retention_bytes }
+    } else {
+        Keep::default()
+    }
+}

@@ -1,0 +1,215 @@
+//! The deletion queue, carried out: exact keys from the replicated state, never a guess (T4).
+//!
+//! **Owns** the requests and the order: items of a partition one after another, an item is reported done only when all that it
+//! names is gone, and an error is never taken for absence.
+//!
+//! A topic's item is done when two listings of its folder an orphan age apart, by the store's clock, found nothing: an upload
+//! that was in flight when the topic was deleted has landed by then (B89).
+//!
+//! Crash behaviour: deleting what is gone is success, so that everything may be done again.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use futures::future::BoxFuture;
+use tidelog_core::{
+    cluster::{Command, DeletionItem, DeletionScope, DeletionTarget, MetadataImage, ObjectName},
+    sweep::{TopicEmptiness, plan_deletions},
+};
+use tidelog_format::{
+    keys::{ObjectKey, topic_folder},
+    manifest::PageId,
+};
+use tidelog_object::{DeleteError, ListError};
+use tidelog_types::{Offset, TopicId, TopicName, TopicPartition};
+use tracing::info;
+
+use crate::{
+    commands::propose_again,
+    config::millis,
+    context::Context,
+    pages::PageError,
+    task::{Task, TickError},
+};
+
+/// Items that one tick carries out: a queue of any length costs a bounded command and a bounded tick.
+const ITEMS_PER_TICK_MAX: usize = 1_000;
+
+/// Keys of one page of a listing.
+pub(crate) const LIST_KEYS: usize = 1_000;
+
+/// Why an item is not done.
+#[derive(Debug, thiserror::Error)]
+enum ItemError {
+    #[error(transparent)]
+    Delete(#[from] DeleteError),
+    #[error(transparent)]
+    List(#[from] ListError),
+    #[error(transparent)]
+    Page(#[from] PageError),
+}
+
+/// The task.
+pub(crate) struct Deleter {
+    context: Arc<Context>,
+    emptiness: Mutex<BTreeMap<TopicId, TopicEmptiness>>,
+}
+
+impl Deleter {
+    pub(crate) fn new(context: Arc<Context>) -> Self {
+        Self { context, emptiness: Mutex::default() }
+    }
+
+    async fn run(&self) -> Result<(), TickError> {
+        let context = &self.context;
+        let image = context.commands.image();
+        context.metrics.deletions_waiting.set(image.deletions().len() as u64);
+        self.emptiness().retain(|topic_id, _| image.deletions().holds_topic(*topic_id));
+        let mut done = Vec::new();
+        let mut failed = None;
+        for (scope, items) in plan_deletions(&image, ITEMS_PER_TICK_MAX) {
+            if !self.is_ours(scope, &image) {
+                continue;
+            }
+            for item in items {
+                match self.carry_out(scope, &item, &image).await {
+                    Ok(true) => done.push((scope, item.id)),
+                    Ok(false) => break,
+                    Err(error) => {
+                        context.metrics.deletion_failures.inc();
+                        failed = Some(TickError::new(format!("deletion of {:?}", item.target), error));
+                        // The items of a scope are done in order; other scopes go on.
+                        break;
+                    }
+                }
+            }
+        }
+        if !done.is_empty() {
+            let command = Command::DeletionDone { items: done };
+            // What was removed before the answer was lost is removed: the second time it changes nothing.
+            let removed = propose_again(&*context.commands, command).await;
+            removed.map_err(|error| TickError::new("the report of deletions", error))?;
+            context.metrics.deletions_waiting.set(context.commands.image().deletions().len() as u64);
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn is_ours(&self, scope: DeletionScope, image: &MetadataImage) -> bool {
+        match scope {
+            DeletionScope::Partition { place } => {
+                image.partition(&place).is_some_and(|partition| self.context.leads(partition))
+            }
+            DeletionScope::Topic { .. } => self.context.does_cluster_work(image),
+        }
+    }
+
+    /// Does one item. Answers whether it is done; a topic's folder must be found empty twice.
+    async fn carry_out(
+        &self,
+        scope: DeletionScope,
+        item: &DeletionItem,
+        image: &MetadataImage,
+    ) -> Result<bool, ItemError> {
+        match (scope, &item.target) {
+            (DeletionScope::Topic { topic_id }, DeletionTarget::Topic { name, .. }) => {
+                self.empty_topic(topic_id, name).await
+            }
+            (DeletionScope::Partition { place }, target) => {
+                // The scope is ours only while its topic exists, so that the name is known.
+                let Some(topic) = image.topic(place.topic_id) else { return Ok(false) };
+                match target {
+                    DeletionTarget::Key { object } => {
+                        self.delete(&key_of(&topic.name, place, object)).await?;
+                    }
+                    DeletionTarget::Range { page, from, to, whole_page } => {
+                        self.delete_range(&topic.name, place, *page, *from, *to, *whole_page).await?;
+                    }
+                    DeletionTarget::Topic { .. } => return Ok(false),
+                }
+                Ok(true)
+            }
+            (DeletionScope::Topic { .. }, _) => Ok(false),
+        }
+    }
+
+    async fn delete(&self, key: &str) -> Result<(), DeleteError> {
+        self.context.store.delete(key).await?;
+        self.context.metrics.deletions.inc();
+        Ok(())
+    }
+
+    /// The objects that a page lists and that end in `(from, to]`, then the page.
+    async fn delete_range(
+        &self,
+        topic: &TopicName,
+        place: TopicPartition,
+        page: PageId,
+        from: Offset,
+        to: Offset,
+        whole_page: bool,
+    ) -> Result<(), ItemError> {
+        let context = &self.context;
+        let entries = match context.page(topic, place, page).await {
+            Ok(entries) => entries,
+            // The page goes last: it is gone only where everything before it is.
+            Err(PageError::NotFound { .. }) if whole_page => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        for entry in entries.iter().filter(|entry| from < entry.range.end && entry.range.end <= to) {
+            self.delete(&key_of(topic, place, &ObjectName::Segment { object: entry.object })).await?;
+        }
+        if whole_page {
+            self.delete(&key_of(topic, place, &ObjectName::Page { page })).await?;
+            context.pages.forget(page);
+        }
+        Ok(())
+    }
+
+    /// Deletes everything in a deleted topic's folder, whose name holds the topic's id. Answers whether it is done.
+    async fn empty_topic(&self, topic_id: TopicId, name: &TopicName) -> Result<bool, ItemError> {
+        let folder = topic_folder(name, topic_id);
+        let mut after: Option<String> = None;
+        let mut found = 0_u64;
+        let store_time = loop {
+            let page = self.context.store.list(&folder, after.as_deref(), LIST_KEYS).await?;
+            for object in &page.objects {
+                self.delete(&object.key).await?;
+                found += 1;
+            }
+            match page.objects.last() {
+                Some(last) if page.more => after = Some(last.key.clone()),
+                _ => break page.store_time,
+            }
+        };
+        let mut emptiness = self.emptiness();
+        let known = emptiness.entry(topic_id).or_default();
+        let done = known.listed(found == 0, store_time, millis(self.context.config.orphan_age));
+        if found > 0 || done {
+            info!(topic = %name, %topic_id, objects = found, done, "a deleted topic's objects go");
+        }
+        Ok(done)
+    }
+
+    fn emptiness(&self) -> std::sync::MutexGuard<'_, BTreeMap<TopicId, TopicEmptiness>> {
+        self.emptiness.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The key of one object of a partition.
+pub(crate) fn key_of(topic: &TopicName, place: TopicPartition, object: &ObjectName) -> String {
+    let topic = topic.clone();
+    match *object {
+        ObjectName::Segment { object } => ObjectKey::Segment { topic, place, object },
+        ObjectName::Page { page } => ObjectKey::Page { topic, place, page },
+        ObjectName::Manifest { version } => ObjectKey::Manifest { topic, place, version },
+    }
+    .to_string()
+}
+
+impl Task for Deleter {
+    fn tick(self: Arc<Self>) -> BoxFuture<'static, Result<(), TickError>> {
+        Box::pin(async move { self.run().await })
+    }
+}

@@ -1,0 +1,342 @@
+//! Segments to the bucket: one partition's objects one after another, several partitions at once.
+//!
+//! **Owns** the steps of an upload and their order, which is what makes it safe:
+//!
+//! ```text
+//!  seal idle --> plan --> memory --> read, check every batch --> PUT under a fresh key --> look --> commit --> next
+//!                 ^                                                                          |
+//!                 `------------ refused: the object is abandoned, the range is begun anew ---'
+//! ```
+//!
+//! **Does not own** what is uploaded (`tidelog_core::upload`), the form of an object (`tidelog_format`), how long a transfer
+//! may take (`ObjectClient`: limits of silence and of rate), or local deletion.
+//!
+//! Crash behaviour: an object that was written and not committed is an orphan and is swept; nothing else is left behind.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use futures::future::BoxFuture;
+use tidelog_core::{
+    cluster::{CommitRefusal, MetadataImage, SegmentCommit},
+    upload::Lag,
+};
+use tidelog_format::{
+    keys::ObjectKey,
+    manifest::SegmentObjectId,
+    object::{Gaps, ObjectIdentity},
+};
+use tidelog_object::{GetError, PutError};
+use tidelog_replica::{PartitionHandle, TieringError};
+use tidelog_runtime::Permit;
+use tidelog_types::{LeaderEpoch, Offset, OffsetRange, TopicName, TopicPartition};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tracing::{debug, error, info, warn};
+
+use crate::{
+    commit::{CommitError, Committer},
+    config::millis,
+    context::{Context, Standing},
+    metrics::LagGauges,
+    segment_object, spill,
+    task::{Task, TickError},
+};
+
+/// Objects that one partition uploads before another gets its turn: half a gigabyte.
+const OBJECTS_PER_TURN: usize = 8;
+
+/// Memory for the sections of an object, beside its batches.
+const SECTION_BYTES: u64 = 1024 * 1024;
+
+/// Why an upload did not happen. Everything is tried again at the next tick.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UploadError {
+    #[error("the local log: {0}")]
+    Read(#[from] TieringError),
+    #[error("the local log is damaged at offset {at}: {why}")]
+    Damaged { at: Offset, why: String },
+    #[error("an open transaction at offset {0} is not decided within what may be read")]
+    Undecided(Offset),
+    #[error(transparent)]
+    Put(#[from] PutError),
+    #[error("the written object cannot be looked at: {0}")]
+    Look(#[from] GetError),
+    #[error("the store holds {actual} bytes of {key}, {expected} were sent")]
+    Truncated { key: String, expected: u64, actual: u64 },
+    #[error("the commit: {0}")]
+    Commit(#[from] CommitError),
+    #[error("the move of entries to a page: {0}")]
+    Spill(#[from] spill::SpillError),
+    #[error("the log could not be sealed: {0}")]
+    Seal(String),
+}
+
+/// The task.
+pub(crate) struct Uploader {
+    context: Arc<Context>,
+    committer: Committer,
+    slots: Arc<Semaphore>,
+    wake: Arc<Notify>,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    running: Mutex<BTreeSet<TopicPartition>>,
+    /// Where damage was reported, so that it is reported once.
+    damaged: Mutex<BTreeMap<TopicPartition, Offset>>,
+    /// A partition found no slot: the next one that is free wakes the task.
+    starved: AtomicBool,
+    gauges: Mutex<LagGauges>,
+}
+
+/// One partition's turn; its end makes room for another.
+struct Turn {
+    state: Arc<State>,
+    wake: Arc<Notify>,
+    context: Arc<Context>,
+    place: TopicPartition,
+    _slot: OwnedSemaphorePermit,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        lock(&self.state.running).remove(&self.place);
+        self.context.metrics.uploads_running.sub(1);
+        if self.state.starved.swap(false, Ordering::Relaxed) {
+            self.wake.notify_one();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Uploader {
+    pub(crate) fn new(context: Arc<Context>, committer: Committer, wake: Arc<Notify>) -> Self {
+        let slots = Arc::new(Semaphore::new(context.config.uploads_at_once.clamp(1, 1_024)));
+        Self { context, committer, slots, wake, state: Arc::default() }
+    }
+
+    /// Starts a turn of every partition that has something to do and finds a slot, the one that waits longest first.
+    fn start_turns(&self) {
+        let image = self.context.commands.image();
+        let lag_max = millis(self.context.config.upload_lag_max);
+        let now = self.context.clock.wall();
+        let mut topics: BTreeMap<TopicName, Lag> = BTreeMap::new();
+        let mut due = Vec::new();
+        for handle in self.context.partitions.partitions() {
+            let Some(at) = Standing::of(&handle, &image) else { continue };
+            if at.leader_epoch.is_none() || !at.image.tiered {
+                continue;
+            }
+            let view = at.upload_view(&self.context.retention_plan(&at));
+            let (lag, plan) = (view.lag(now), view.plan(now, lag_max));
+            add(topics.entry(at.name.clone()).or_default(), lag);
+            let spills = tidelog_core::upload::plan_spill(&at.image.manifest).is_some();
+            if plan.seal_active || plan.range.is_some() || spills {
+                due.push((lag.age_ms, handle));
+            }
+        }
+        lock(&self.state.gauges).set(self.context.metrics.registry(), &topics);
+        due.sort_by_key(|(age_ms, handle)| (std::cmp::Reverse(*age_ms), handle.place()));
+        for (_, handle) in due {
+            let place = handle.place();
+            if lock(&self.state.running).contains(&place) {
+                continue;
+            }
+            let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
+                self.state.starved.store(true, Ordering::Relaxed);
+                break;
+            };
+            lock(&self.state.running).insert(place);
+            self.context.metrics.uploads_running.add(1);
+            let turn = Turn {
+                state: Arc::clone(&self.state),
+                wake: Arc::clone(&self.wake),
+                context: Arc::clone(&self.context),
+                place,
+                _slot: slot,
+            };
+            let committer = self.committer.clone();
+            let work = async move { turn.run(handle, committer).await };
+            self.context.supervisor.spawn_back("tier-upload-partition", work).detach();
+        }
+    }
+}
+
+fn add(sum: &mut Lag, lag: Lag) {
+    sum.bytes = sum.bytes.saturating_add(lag.bytes);
+    sum.segments = sum.segments.saturating_add(lag.segments);
+    sum.age_ms = sum.age_ms.max(lag.age_ms);
+    sum.unsent_bytes = sum.unsent_bytes.saturating_add(lag.unsent_bytes);
+    sum.unsent_age_ms = sum.unsent_age_ms.max(lag.unsent_age_ms);
+}
+
+impl Task for Uploader {
+    fn tick(self: Arc<Self>) -> BoxFuture<'static, Result<(), TickError>> {
+        Box::pin(async move {
+            self.start_turns();
+            Ok(())
+        })
+    }
+}
+
+impl Turn {
+    async fn run(self, handle: PartitionHandle, committer: Committer) {
+        let metrics = &self.context.metrics;
+        let outcome = upload_partition(&self.context, &handle, &committer).await;
+        match outcome {
+            Ok(more) => {
+                lock(&self.state.damaged).remove(&self.place);
+                if more {
+                    self.state.starved.store(true, Ordering::Relaxed);
+                }
+            }
+            Err(UploadError::Damaged { at, why }) => {
+                metrics.damaged.inc();
+                if lock(&self.state.damaged).insert(self.place, at) != Some(at) {
+                    error!(
+                        partition = %self.place, topic = %handle.topic(), offset = %at, %why,
+                        "the local log is damaged and is not uploaded"
+                    );
+                }
+            }
+            Err(UploadError::Read(TieringError::NotReadable { offset })) => {
+                debug!(partition = %self.place, %offset, "the log moved under an upload");
+            }
+            Err(error) => {
+                metrics.upload_failures.inc();
+                warn!(
+                    partition = %self.place, topic = %handle.topic(), %error,
+                    "an upload failed and is tried again"
+                );
+            }
+        }
+    }
+}
+
+/// Uploads what a partition has, up to [`OBJECTS_PER_TURN`] objects. Answers whether more is left.
+async fn upload_partition(
+    context: &Context,
+    handle: &PartitionHandle,
+    committer: &Committer,
+) -> Result<bool, UploadError> {
+    let token = context.supervisor.shutdown_token();
+    let lag_max = millis(context.config.upload_lag_max);
+    for _ in 0..OBJECTS_PER_TURN {
+        if token.is_cancelled() {
+            return Ok(false);
+        }
+        spill::spill_if_due(context, handle.place()).await?;
+        let image = context.commands.image();
+        let Some(at) = Standing::of(handle, &image) else { return Ok(false) };
+        let view = at.upload_view(&context.retention_plan(&at));
+        let plan = view.plan(context.clock.wall(), lag_max);
+        if plan.seal_active {
+            handle.roll().await.map_err(|error| UploadError::Seal(error.to_string()))?;
+            continue;
+        }
+        let (Some(range), Some(leader_epoch)) = (plan.range, at.leader_epoch) else { return Ok(false) };
+        match upload_object(context, handle, committer, &at, leader_epoch, range).await? {
+            Ok(end) => debug!(partition = %at.place, %end, "a segment object is committed"),
+            Err(
+                CommitRefusal::ManifestFull
+                | CommitRefusal::NotAtTieredEnd { .. }
+                | CommitRefusal::UploadFenced,
+            ) => {
+                // The spill, the log start or the sweep came first: the range is begun anew under another name.
+            }
+            Err(refusal) => {
+                debug!(partition = %at.place, %refusal, "an upload is not for this leadership");
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// Uploads the first object of `range` and commits it. A refusal leaves the object abandoned.
+async fn upload_object(
+    context: &Context,
+    handle: &PartitionHandle,
+    committer: &Committer,
+    at: &Standing,
+    leader_epoch: LeaderEpoch,
+    range: OffsetRange,
+) -> Result<Result<Offset, CommitRefusal>, UploadError> {
+    let target = context.config.object_target.get();
+    let local: u64 =
+        at.segments.iter().filter(|segment| segment.range.end > range.base).map(|one| one.bytes).sum();
+    let mut memory: Permit = context.memory.acquire(target.min(local).saturating_add(SECTION_BYTES)).await;
+    let read = handle.read_for_upload(range, target).await?;
+    let range = OffsetRange { base: range.base, end: read.next };
+    let chunks = segment_object::whole_batches(read.chunks, range.base)?;
+    let stable_end = at.snapshot.last_stable_offset.min(at.snapshot.synced_end);
+    let aborted = segment_object::aborted_transactions(handle, range, &chunks, stable_end).await?;
+    let producers = handle.producer_snapshot_at(range.end).await?;
+    let identity = ObjectIdentity {
+        cluster_id: context.config.cluster_id,
+        place: at.place,
+        range,
+        leader_epoch,
+        upload: context.next_upload(),
+        log_start: at.log_start(),
+        previous: previous_object(&at.image.manifest, range.base),
+    };
+    let gaps = if at.topic.cleanup_policy.compact { Gaps::Allowed } else { Gaps::Refused };
+    let built = segment_object::assemble(identity, gaps, chunks, &aborted, &producers)?;
+    memory.shrink_to(built.bytes());
+    let entry = built.entry();
+    let object = entry.object;
+    let key = ObjectKey::Segment { topic: at.name.clone(), place: at.place, object }.to_string();
+    put_and_look(context, &key, built.payload, entry.object_bytes).await?;
+    drop(memory);
+    let result = committer.commit(SegmentCommit { place: at.place, leader_epoch, entry }).await?;
+    match &result {
+        Ok(_) => {
+            context.metrics.uploads.inc();
+            context.metrics.uploaded_bytes.add(entry.object_bytes);
+        }
+        Err(refusal) => {
+            context.metrics.uploads_abandoned.inc();
+            info!(partition = %at.place, %key, %refusal, "a written object is abandoned");
+        }
+    }
+    Ok(result)
+}
+
+/// Writes an object and verifies that the store has all of it before anything may name it (B86).
+async fn put_and_look(
+    context: &Context,
+    key: &str,
+    payload: Vec<bytes::Bytes>,
+    expected: u64,
+) -> Result<(), UploadError> {
+    context.store.put_new(key, payload).await?;
+    let found = context.store.head(key).await?;
+    if found.bytes != expected {
+        return Err(UploadError::Truncated { key: key.to_owned(), expected, actual: found.bytes });
+    }
+    Ok(())
+}
+
+/// The object that ends where the next one begins; `None` where a log start jumped, or where it is in a page.
+fn previous_object(
+    manifest: &tidelog_core::cluster::PartitionManifest,
+    base: Offset,
+) -> Option<SegmentObjectId> {
+    manifest.entries.last().filter(|entry| entry.range.end == base).map(|entry| entry.object)
+}
+
+/// Lag of one partition, for the status.
+pub(crate) fn lag_of(context: &Context, handle: &PartitionHandle, image: &MetadataImage) -> Option<Lag> {
+    let at = Standing::of(handle, image)?;
+    Some(at.upload_view(&context.retention_plan(&at)).lag(context.clock.wall()))
+}
