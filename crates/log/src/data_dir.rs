@@ -164,10 +164,11 @@ pub(crate) async fn open(config: &LogConfig, disk: &dyn Disk) -> Result<DataDir,
     if changed {
         let content = Bytes::from(meta.encode());
         write_aside(disk, directory, META, content).await.map_err(failed("write", &path))?;
-        disk.sync_dir(directory).await.map_err(failed("sync", directory))?;
-        if let Some(parent) = directory.parent() {
-            disk.sync_dir(parent).await.map_err(failed("sync", parent))?;
-        }
+    }
+    // Always: the process that made the directory, or the file, may have been killed before its own syncs.
+    disk.sync_dir(directory).await.map_err(failed("sync", directory))?;
+    if let Some(parent) = directory.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        disk.sync_dir(parent).await.map_err(failed("sync", parent))?;
     }
     Ok(DataDir { meta, new })
 }

@@ -397,35 +397,36 @@ impl Engine {
     pub(crate) async fn truncate(&self, partition: &Arc<Partition>, to: Offset) -> Result<(), LogFailure> {
         self.check()?;
         let mut files = partition.files.lock().await;
-        let (ticket, freed, unwritten) = {
-            let mut state = partition.lock();
+        let to = crate::read::boundary_below(self, partition, to).await;
+        let (floor, unchanged) = {
+            let state = partition.lock();
             if state.deleted {
                 return Err(LogFailure::Deleted);
             }
-            if to >= state.log_end && state.fenced.is_none() {
-                return Ok(());
-            }
-            let to = to.max(state.local_log_start).max(state.log_start).min(state.log_end);
+            (state.log_start.max(state.local_log_start), to >= state.log_end && state.fenced.is_none())
+        };
+        if unchanged {
+            return Ok(());
+        }
+        if to < floor {
+            // Nothing of what stays is served: the log is empty at its start.
+            return self.reset_holding(partition, &mut files, floor).await;
+        }
+        let (ticket, to, freed, unwritten) = {
+            let mut state = partition.lock();
+            let to = to.min(state.log_end);
             let (freed, unwritten) = state.tail.truncate(to);
-            state.cut += 1;
-            state.fenced = None;
-            state.log_end = to;
-            state.written_end = state.written_end.min(to);
-            state.synced_end = state.synced_end.min(to);
-            state.behind_end = state.behind_end.min(to);
-            state.epochs.truncate_from_end(to);
+            state.cut_to(to);
             let ticket = if self.config.mistakes.truncate_without_entry {
-                state.written_end = to;
-                state.synced_end = to;
+                (state.written_end, state.synced_end) = (to, to);
                 0
             } else {
                 self.push(partition, &state, Request::Truncate(to))
             };
-            (ticket, freed, unwritten)
+            (ticket, to, freed, unwritten)
         };
         self.pool.forget(freed, unwritten);
         self.synced(ticket).await?;
-        let to = partition.lock().behind_end.min(to);
         let cut = files.truncate(self, partition, to).await;
         tracing::info!(place = %partition.place, offset = %to, "log truncated");
         cut.map_err(|error| self.fail_partition(partition, "truncate", error))
@@ -434,6 +435,15 @@ impl Engine {
     pub(crate) async fn reset(&self, partition: &Arc<Partition>, start: Offset) -> Result<(), LogFailure> {
         self.check()?;
         let mut files = partition.files.lock().await;
+        self.reset_holding(partition, &mut files, start).await
+    }
+
+    async fn reset_holding(
+        &self,
+        partition: &Arc<Partition>,
+        files: &mut Files,
+        start: Offset,
+    ) -> Result<(), LogFailure> {
         let (ticket, freed, unwritten) = {
             let mut state = partition.lock();
             if state.deleted {
@@ -619,6 +629,7 @@ impl Log {
             supervisor.spawn("log committer", committer::run(Arc::clone(engine))),
             supervisor.spawn_back("log aging", Arc::clone(engine).run_aging()),
             supervisor.spawn_back("log checkpoints", checkpoint::run(Arc::clone(engine))),
+            supervisor.spawn_back("log segments", crate::read::learn_segments(Arc::clone(engine))),
             supervisor.spawn_back("log journal files", journal::files::run(Arc::clone(engine))),
         ];
         for _ in 0..WRITE_BEHIND_WORKERS {
@@ -703,6 +714,8 @@ impl Log {
         let engine = &self.engine;
         engine.check()?;
         engine.closing.store(true, Ordering::Release);
+        // The second finds nothing to do, so that nothing lies behind it.
+        checkpoint::take(engine, false).await?;
         checkpoint::take(engine, true).await?;
         engine.fail(LogFailure::Closed);
         engine.committer_stop.cancel();

@@ -164,8 +164,12 @@ impl Files {
             segments.last().map_or_else(|| partition.lock().local_log_start, |last| last.content().end)
         };
         let base = if too_far(base, first.last) { first.base } else { base.min(first.base) };
-        let segment =
-            Arc::new(Segment::new(&partition.folder, base, Content::empty(base, engine.clock.wall())));
+        let segment = Arc::new(Segment::new(
+            partition.place,
+            &partition.folder,
+            base,
+            Content::empty(base, engine.clock.wall()),
+        ));
         engine.descriptors.create(&segment.path(LOG)).await?;
         self.names_unsynced = true;
         partition.segments.rcu(|segments| {
@@ -230,7 +234,7 @@ impl Files {
         if active.segment.content().bytes == 0 {
             return Ok(());
         }
-        self.sync_active(engine).await?;
+        self.sync_active(engine, true).await?;
         self.save_snapshot(engine, partition).await?;
         if let Some(active) = self.active.take() {
             active.segment.content_mut().sealed = true;
@@ -256,7 +260,7 @@ impl Files {
             return Ok(());
         }
         if self.unsynced {
-            self.sync_active(engine).await?;
+            self.sync_active(engine, false).await?;
             self.unsynced = false;
             if snapshot {
                 self.save_snapshot(engine, partition).await?;
@@ -270,14 +274,14 @@ impl Files {
         Ok(())
     }
 
-    async fn sync_active(&mut self, engine: &Engine) -> io::Result<()> {
+    async fn sync_active(&mut self, engine: &Engine, seal: bool) -> io::Result<()> {
         let Some(active) = &mut self.active else { return Ok(()) };
         let intervals = {
             let content = active.segment.content();
             content.intervals.clone().unwrap_or_default()
         };
-        if intervals.len() > active.saved {
-            index_file::save(engine, &active.segment, &intervals, active.saved).await?;
+        if intervals.len() > active.saved || seal {
+            index_file::save(engine, &active.segment, &intervals, active.saved, seal).await?;
             active.saved = intervals.len();
             self.names_unsynced = true;
         }
@@ -289,8 +293,7 @@ impl Files {
         if !self.folder_made || self.saved_epochs.as_ref() == Some(&epochs) {
             return Ok(());
         }
-        write_aside(engine, &partition.folder, EPOCHS, index_file::encode_epochs(partition.place, &epochs))
-            .await?;
+        write_aside(engine, &partition.folder, EPOCHS, Bytes::from(epochs.encode())).await?;
         self.saved_epochs = Some(epochs);
         self.names_unsynced = true;
         Ok(())
@@ -305,13 +308,7 @@ impl Files {
             return Ok(());
         }
         let name = format!("{offset:020}.{SNAPSHOT}");
-        write_aside(
-            engine,
-            &partition.folder,
-            &name,
-            index_file::encode_snapshot(partition.place, offset, content),
-        )
-        .await?;
+        write_aside(engine, &partition.folder, &name, content).await?;
         self.snapshots.push(offset);
         self.names_unsynced = true;
         while self.snapshots.len() > SNAPSHOTS_KEPT {

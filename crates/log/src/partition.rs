@@ -357,7 +357,8 @@ impl PartitionLog {
         self.engine.roll(&self.partition).await
     }
 
-    /// Removes every batch that reaches `to` or lies above, durably. Lifts a fence.
+    /// Removes every batch that reaches `to` or lies above, durably: the log then ends where the last batch below ends. Where
+    /// that is below the log start, the log is empty there ([`PartitionLog::reset`]). Lifts a fence.
     ///
     /// # Errors
     /// The log failed; after a restart the truncation may or may not have happened.
@@ -440,6 +441,17 @@ impl State {
             deleted: false,
             aging: false,
         }
+    }
+
+    /// Everything at or above `to` is gone.
+    pub(crate) fn cut_to(&mut self, to: Offset) {
+        self.cut += 1;
+        self.fenced = None;
+        self.log_end = to;
+        self.written_end = self.written_end.min(to);
+        self.synced_end = self.synced_end.min(to);
+        self.behind_end = self.behind_end.min(to);
+        self.epochs.truncate_from_end(to);
     }
 
     /// The first moment at which something waits to be written behind.

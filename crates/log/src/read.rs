@@ -427,6 +427,58 @@ pub(crate) async fn first_batch_at_or_after(
     .await
 }
 
+/// The end of the last batch that lies below `to` as a whole; the local log start offset where there is none, and `to` itself
+/// where a segment cannot be read.
+pub(crate) async fn boundary_below(engine: &Engine, partition: &Partition, to: Offset) -> Offset {
+    let start = {
+        let state = partition.lock();
+        if to >= state.log_end {
+            return state.log_end;
+        }
+        if let Some(end) = state.tail.end_below(to) {
+            return end;
+        }
+        state.local_log_start
+    };
+    for segment in partition.segments.load_full().iter().rev().filter(|segment| segment.base < to) {
+        let end = segment.content().end;
+        if end <= to {
+            return end;
+        }
+        match segment_boundary(engine, segment, to).await {
+            Ok(Some(end)) => return end,
+            Ok(None) => {}
+            Err(_) => return to,
+        }
+    }
+    start
+}
+
+async fn segment_boundary(
+    engine: &Engine,
+    segment: &Arc<Segment>,
+    to: Offset,
+) -> Result<Option<Offset>, Source> {
+    // The interval that holds `to` may begin with its batch: the one before it holds the boundary then.
+    let last = with_intervals(engine, segment, |intervals, _| {
+        intervals.partition_point(|interval| interval.offset < to).saturating_sub(1)
+    })
+    .await?;
+    for index in [Some(last), last.checked_sub(1)].into_iter().flatten() {
+        let stretch =
+            with_intervals(engine, segment, |intervals, total| stretch(intervals, total, index, 0)).await?;
+        let bytes = read_verified(engine, segment, &stretch).await?;
+        let mut boundary = None;
+        for header in batches(&bytes) {
+            boundary = header?.0.end_offset().filter(|end| *end <= to).or(boundary);
+        }
+        if boundary.is_some() {
+            return Ok(boundary);
+        }
+    }
+    Ok(None)
+}
+
 fn floor(partition: &Partition) -> Offset {
     let state = partition.lock();
     state.log_start.max(state.local_log_start)
@@ -488,6 +540,28 @@ pub(crate) async fn batch_headers(
     })
     .await?;
     Ok(headers)
+}
+
+/// Learns of segments that an earlier process sealed what a listing does not say. Reads and look-ups need no waiting for it.
+pub(crate) async fn learn_segments(engine: Arc<Engine>) {
+    let stop = engine.supervisor.shutdown_token();
+    for partition in engine.partitions() {
+        for segment in partition.segments.load_full().iter() {
+            if stop.is_cancelled() || engine.check().is_err() {
+                return;
+            }
+            if segment.content().known {
+                continue;
+            }
+            let cut = partition.lock().cut;
+            if let Err(source) = with_intervals(&engine, segment, |_, _| ()).await {
+                let failure = Failure { segment: Arc::clone(segment), source };
+                if let Err(error) = failure.settle(&partition, cut, segment.base) {
+                    tracing::warn!(%error, "nothing is known of a segment");
+                }
+            }
+        }
+    }
 }
 
 /// See [`crate::PartitionLog::segments`].

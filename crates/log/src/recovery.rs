@@ -255,9 +255,9 @@ impl Recovery {
             match next.filter(|next| *next < replay.cut) {
                 Some(next) => {
                     let content = Content::listed(*bytes, next, wall);
-                    contents.segments.push(Arc::new(Segment::new(folder, *base, content)));
+                    contents.segments.push(Arc::new(Segment::new(place, folder, *base, content)));
                 }
-                None => contents.take_last(engine, folder, *base, *bytes, replay).await?,
+                None => contents.take_last(engine, place, folder, *base, *bytes, replay).await?,
             }
         }
         for snapshot in listing.snapshots {
@@ -419,24 +419,31 @@ impl Contents {
     async fn take_last(
         &mut self,
         engine: &Engine,
+        place: TopicPartition,
         folder: &Path,
         base: Offset,
         bytes: u64,
         replay: &Replay,
     ) -> io::Result<()> {
         let interval_bytes = PartitionConfig::default().index_interval_bytes.get();
-        let segment = Segment::new(folder, base, Content::empty(base, engine.clock.wall()));
+        let segment = Segment::new(place, folder, base, Content::empty(base, engine.clock.wall()));
         let trusted = index_file::load(engine, &segment).await?;
-        let indexed = trusted.as_ref().map_or(0, Vec::len);
+        let indexed = trusted.as_ref().map_or(0, |(intervals, _)| intervals.len());
         let scan = rebuild::scan(engine, folder, base, replay.cut, interval_bytes, trusted).await?;
+        if scan.rotten {
+            tracing::error!(folder = %folder.display(), segment = %base, "an interval below the checkpoint is damaged");
+        }
         let whole = scan.content.bytes == bytes
             && scan.content.intervals.as_ref().is_some_and(|intervals| intervals.len() == indexed);
         if whole {
-            self.segments.push(Arc::new(Segment::new(folder, base, scan.content)));
+            self.segments.push(Arc::new(Segment::new(place, folder, base, scan.content)));
             return Ok(());
         }
         self.changed = true;
-        self.segments.extend(rebuild::finish_cut(engine, folder, base, scan.content).await?);
+        if scan.content.end <= replay.local_log_start {
+            return remove_files(engine, folder, base).await;
+        }
+        self.segments.extend(rebuild::finish_cut(engine, place, folder, base, scan.content).await?);
         Ok(())
     }
 

@@ -93,6 +93,12 @@ impl Tail {
         self.batches.partition_point(|batch| batch.last < offset)
     }
 
+    /// The end of the last batch that lies below `to` as a whole, if it is in memory.
+    pub(crate) fn end_below(&self, to: Offset) -> Option<Offset> {
+        let before = self.index_of(to).checked_sub(1)?;
+        self.batches.get(before).map(|batch| batch.last.next())
+    }
+
     /// Batches from the one that holds `from` on.
     pub(crate) fn from(&self, from: Offset) -> impl Iterator<Item = &TailBatch> {
         self.batches.range(self.index_of(from)..)

@@ -125,18 +125,20 @@ impl Replay {
 pub(crate) struct Replays {
     pub(crate) partitions: BTreeMap<TopicPartition, Replay>,
     pub(crate) rot: Vec<Rot>,
+    /// Entries behind the checkpoint.
     pub(crate) entries: u64,
+    from: u64,
 }
 
 impl Replays {
     fn new(checkpoint: &Checkpoint) -> Self {
         let partitions = checkpoint.entries.iter().map(|entry| (entry.place, Replay::of(entry))).collect();
-        Self { partitions, rot: Vec::new(), entries: 0 }
+        Self { partitions, rot: Vec::new(), entries: 0, from: checkpoint.replay_from.0 }
     }
 
     fn entry(&mut self, entry: &ScannedEntry) {
-        self.entries += 1;
         let position = entry.position.0;
+        self.entries += u64::from(position >= self.from);
         if let Change::Reset { start } = entry.change {
             let skipped = self.partitions.get(&entry.place).is_some_and(|replay| position < replay.position);
             if !skipped {

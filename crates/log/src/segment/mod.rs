@@ -16,7 +16,7 @@ use std::{
 };
 
 use tidelog_format::{batch::BATCH_HEADER_BYTES, crc};
-use tidelog_types::{Offset, Timestamp};
+use tidelog_types::{Offset, Timestamp, TopicPartition};
 
 /// One stretch of whole batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(crate) struct Interval {
     pub(crate) position: u64,
     /// CRC-32C of all of its bytes.
     pub(crate) crc: u32,
-    /// The largest timestamp in it.
+    /// The largest timestamp from the segment's beginning to this interval's end.
     pub(crate) max_timestamp: Option<Timestamp>,
 }
 
@@ -50,6 +50,7 @@ pub(crate) struct Content {
 /// One segment.
 #[derive(Debug)]
 pub(crate) struct Segment {
+    pub(crate) place: TopicPartition,
     pub(crate) base: Offset,
     pub(crate) folder: PathBuf,
     content: RwLock<Content>,
@@ -88,7 +89,7 @@ impl Content {
 
     /// Takes an index that was read or rebuilt.
     pub(crate) fn learn(&mut self, intervals: Vec<Interval>) {
-        self.max_timestamp = intervals.iter().filter_map(|interval| interval.max_timestamp).max();
+        self.max_timestamp = intervals.last().and_then(|interval| interval.max_timestamp);
         self.known = true;
         self.intervals = Some(intervals);
     }
@@ -106,7 +107,7 @@ impl Content {
                 offset: batch.base,
                 position: bytes,
                 crc: batch.crc,
-                max_timestamp: batch.max_timestamp,
+                max_timestamp: self.max_timestamp.max(batch.max_timestamp),
             }),
         }
         self.bytes += batch.bytes;
@@ -116,8 +117,9 @@ impl Content {
 }
 
 impl Segment {
-    pub(crate) fn new(folder: &Path, base: Offset, content: Content) -> Self {
+    pub(crate) fn new(place: TopicPartition, folder: &Path, base: Offset, content: Content) -> Self {
         Self {
+            place,
             base,
             folder: folder.to_path_buf(),
             content: RwLock::new(content),

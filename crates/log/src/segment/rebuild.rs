@@ -11,7 +11,7 @@ use tidelog_format::{
     crc,
 };
 use tidelog_runtime::DiskFile;
-use tidelog_types::{LeaderEpoch, Offset};
+use tidelog_types::{LeaderEpoch, Offset, TopicPartition};
 
 use super::{Content, Indexed, Interval, LOG, Segment, index_file};
 use crate::{descriptors::Use, engine::Engine, partition::Partition};
@@ -129,8 +129,12 @@ fn plausible(header: &BatchHeader, next: Offset, epoch: LeaderEpoch) -> Result<P
 #[derive(Debug)]
 pub(crate) struct Scan {
     pub(crate) content: Content,
-    pub(crate) end: WalkEnd,
+    /// Whether batches are all valid by themselves, but an interval is not what its checksum says.
+    pub(crate) rotten: bool,
 }
+
+/// An index as read, and where its last interval ends.
+pub(crate) type Trusted = (Vec<Interval>, u64);
 
 /// Finds the content of a segment's file below `limit`, with whatever of its index can be trusted: intervals that end below
 /// the limit and inside of the file are taken, the rest is walked.
@@ -140,13 +144,14 @@ pub(crate) async fn scan(
     base: Offset,
     limit: Offset,
     interval_bytes: u64,
-    trusted: Option<Vec<Interval>>,
+    trusted: Option<Trusted>,
 ) -> io::Result<Scan> {
     let file = engine.descriptors.get(&super::path(folder, base, LOG), Use::Write).await?;
     let length = file.len().await?;
-    let mut intervals = trusted.unwrap_or_default();
+    let (mut intervals, mut indexed_end) = trusted.unwrap_or_default();
     // The last interval's end is unknown, or its checksum may be of more than is left: it is walked.
-    let count = intervals.partition_point(|interval| interval.offset <= limit && interval.position < length);
+    let count = intervals.partition_point(|interval| interval.offset < limit && interval.position < length);
+    indexed_end = intervals.get(count).map_or(indexed_end, |next| next.position);
     intervals.truncate(count);
     let last = intervals.pop();
     let mut content = Content::empty(base, engine.clock.wall());
@@ -156,18 +161,26 @@ pub(crate) async fn scan(
     };
     content.bytes = walk.position;
     content.end = walk.next_offset;
-    content.max_timestamp = intervals.iter().filter_map(|interval| interval.max_timestamp).max();
+    content.max_timestamp = intervals.last().and_then(|interval| interval.max_timestamp);
     let kept = intervals.len();
     content.intervals = Some(intervals);
-    loop {
-        match walk.next(limit).await? {
-            Ok(batch) => {
-                let border = content.intervals.as_ref().is_some_and(|intervals| intervals.len() == kept);
-                content.add(&batch, interval_bytes, border);
-            }
-            Err(end) => return Ok(Scan { content, end }),
-        }
+    while let Ok(batch) = walk.next(limit).await? {
+        let intervals = content.intervals.as_ref().map_or(0, Vec::len);
+        // The walked interval is kept as it was, so that its checksum can be compared.
+        let border = intervals == kept || content.bytes == indexed_end;
+        let interval_bytes = if content.bytes < indexed_end { u64::MAX } else { interval_bytes };
+        content.add(&batch, interval_bytes, border);
     }
+    let walked = content.intervals.as_ref().and_then(|intervals| intervals.get(kept)).copied();
+    let walked_end = content.intervals.as_ref().and_then(|intervals| intervals.get(kept + 1));
+    let walked_end = walked_end.map_or(content.bytes, |next| next.position);
+    let whole = last.is_some() && walked_end == indexed_end;
+    let rotten = whole && last.map(|last| last.crc) != walked.map(|walked| walked.crc);
+    if let (true, Some(last)) = (rotten, last) {
+        content.intervals.get_or_insert_default().truncate(kept);
+        (content.bytes, content.end) = (last.position, last.offset);
+    }
+    Ok(Scan { content, rotten })
 }
 
 /// Cuts a segment before the batch that reaches `to`. `None` where nothing is left and its files are gone. Durable when it
@@ -179,19 +192,26 @@ pub(crate) async fn cut(
     to: Offset,
 ) -> io::Result<Option<Arc<Segment>>> {
     let interval_bytes = partition.lock().config.index_interval_bytes.get();
-    let trusted = match index_file::load(engine, segment).await {
-        Ok(intervals) => intervals,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(error),
+    let trusted = {
+        let content = segment.content();
+        content.intervals.clone().map(|intervals| (intervals, content.bytes))
     };
-    let trusted = trusted.or_else(|| segment.content().intervals.clone());
+    let trusted = match trusted {
+        Some(trusted) => Some(trusted),
+        None => index_file::load(engine, segment).await?,
+    };
     let scan = scan(engine, &segment.folder, segment.base, to, interval_bytes, trusted).await?;
-    finish_cut(engine, &segment.folder, segment.base, scan.content).await
+    if scan.rotten {
+        // The next start fences the partition there.
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "an interval below the cut is damaged"));
+    }
+    finish_cut(engine, segment.place, &segment.folder, segment.base, scan.content).await
 }
 
 /// Makes file and index agree with `content`.
 pub(crate) async fn finish_cut(
     engine: &Engine,
+    place: TopicPartition,
     folder: &Path,
     base: Offset,
     content: Content,
@@ -208,9 +228,9 @@ pub(crate) async fn finish_cut(
     }
     let file = engine.descriptors.get(&path, Use::Write).await?;
     file.set_len(content.bytes).await?;
-    let segment = Arc::new(Segment::new(folder, base, content));
+    let segment = Arc::new(Segment::new(place, folder, base, content));
     let intervals = segment.content().intervals.clone().unwrap_or_default();
-    index_file::replace(engine, &segment, &intervals).await?;
+    index_file::replace(engine, &segment, &intervals, false).await?;
     file.sync_data().await?;
     Ok(Some(segment))
 }

@@ -1,0 +1,48 @@
+//! The same engine on this machine's files.
+
+use std::sync::Arc;
+
+use tidelog_log::{DirectoryLock, Log, LogConfig, PartitionConfig};
+use tidelog_runtime::{FileDisk, FileDiskConfig, Registry, Supervisor, SystemClock};
+use tidelog_types::{ByteSize, DirectoryId, Offset};
+
+use crate::support::{append, offset, place, read_all};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_survive_stops_on_a_real_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let supervisor = Supervisor::for_test();
+    let disk = Arc::new(FileDisk::new(FileDiskConfig::default()).unwrap());
+    let clock = Arc::new(SystemClock::new());
+    let mut expected = Vec::new();
+    for life in 0..3_u32 {
+        let mut config = LogConfig::new(folder.path(), DirectoryId::from_bytes([1; 16]));
+        config.lock = Some(DirectoryLock::acquire(folder.path()).unwrap());
+        config.journal_file_bytes = ByteSize::mib(1);
+        config.reserve_bytes = ByteSize::mib(1);
+        let group = supervisor.child("life");
+        let (log, recovered) =
+            Log::open(config, disk.clone(), clock.clone(), group.clone(), &Registry::new()).await.unwrap();
+        let partition = match recovered.first() {
+            Some(found) => found.log.clone(),
+            None => log.create(place(1, 0), PartitionConfig::default(), Offset::ZERO).await.unwrap(),
+        };
+        assert_eq!(recovered.len(), usize::from(life > 0));
+        let found: Vec<_> =
+            read_all(&partition, offset(0)).await.into_iter().map(|(_, _, bytes)| bytes).collect();
+        assert_eq!(found, expected);
+        for _ in 0..20 {
+            expected.extend(append(&partition, life, 5, 3000));
+            partition.wait_synced(partition.offsets().log_end).await.unwrap();
+        }
+        partition.roll().await.unwrap();
+        expected.extend(append(&partition, life, 5, 300));
+        if life == 1 {
+            log.close().await.unwrap();
+        } else {
+            partition.wait_synced(partition.offsets().log_end).await.unwrap();
+            group.abort_all();
+        }
+        group.shutdown(std::time::Duration::from_secs(5)).await;
+    }
+}
