@@ -1,30 +1,29 @@
 //! One controller: starts the Raft node, takes proposals, publishes images.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use openraft::{
-    Config, ConfigError, Raft, ReadPolicy, SnapshotPolicy,
+    Raft, ReadPolicy,
     async_runtime::watch::WatchReceiver,
     errors::{ClientWriteError, LinearizableReadError, RaftError},
     impls::BasicNode,
     storage::Snapshot,
 };
-use thiserror::Error;
 use tidelog_core::cluster::{Command, LogIndex, MetadataImage, Outcome};
 use tidelog_runtime::{Clock, Disk, Registry, Rng, Supervisor};
-use tidelog_types::{ClusterId, ProducerId, limits};
+use tidelog_types::{ClusterId, limits};
 use tokio::sync::{Semaphore, watch};
 
 use crate::{
-    codec::StoreError,
-    identity::Identity,
-    log_store::LogStore,
+    config::{ControllerConfig, raft_config},
+    directory::open_directory,
+    error::{LinearizeError, ProposeError, StartError},
     metrics::ControllerMetrics,
     raft_types::{Proposal, TypeConfig},
     snapshot_store::SnapshotStore,
     state_machine::StateMachine,
-    transport::{Answer, CallError, Message, Network, Receiver, Request, Transport},
+    transport::{Answer, CallError, Message, Network, Receiver, Request},
 };
 
 /// How often the leader looks whether the state machine's time must move.
@@ -35,162 +34,6 @@ const LEADER_RETRY: Duration = Duration::from_millis(50);
 
 /// How long tasks and Raft get to end.
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
-
-/// Raft's timers and the deadlines of callers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Timing {
-    /// How often a leader is heard of.
-    pub heartbeat: Duration,
-    /// The least silence after which a follower asks for votes; the most is twice as much.
-    pub election_timeout: Duration,
-    /// How long a proposal may take before its outcome is given up as unknown.
-    pub propose_deadline: Duration,
-}
-
-impl Timing {
-    /// One voter: nobody waits for a heartbeat, so the timers are slow and an idle node sleeps.
-    #[must_use]
-    pub const fn single() -> Self {
-        Self {
-            heartbeat: Duration::from_secs(1),
-            election_timeout: Duration::from_secs(3),
-            propose_deadline: Duration::from_secs(10),
-        }
-    }
-
-    /// Several voters: a new leader within about two seconds.
-    #[must_use]
-    pub const fn group() -> Self {
-        Self {
-            heartbeat: Duration::from_millis(250),
-            election_timeout: Duration::from_secs(1),
-            propose_deadline: Duration::from_secs(10),
-        }
-    }
-}
-
-/// How a controller is started.
-#[derive(Clone)]
-pub struct ControllerConfig {
-    /// Its directory; created at the first start.
-    pub directory: PathBuf,
-    /// Its number among the voters.
-    pub node_id: u64,
-    /// All voters and their addresses, this one included. Used at the first start; later the log says who votes.
-    pub voters: BTreeMap<u64, String>,
-    /// The cluster it must belong to; `None`: whatever the directory says, or a new one where it is empty.
-    pub cluster_id: Option<ClusterId>,
-    /// Whether an empty directory may be taken into use. `false` where the node is known to have had one: it was
-    /// lost then, and starting over would break what other nodes remember.
-    pub may_create: bool,
-    /// How many restores from the bucket came before.
-    pub restore_number: u32,
-    /// The first producer id of a new cluster.
-    pub producer_ids_from: ProducerId,
-    /// Raft's timers.
-    pub timing: Timing,
-    /// A snapshot is taken after this many entries, and as many are kept behind it.
-    pub snapshot_entries: u64,
-    /// How to reach the other voters; `None` for one voter.
-    pub transport: Option<Arc<dyn Transport>>,
-}
-
-impl ControllerConfig {
-    /// One voter in `directory`.
-    #[must_use]
-    pub fn single(directory: impl Into<PathBuf>) -> Self {
-        Self {
-            directory: directory.into(),
-            node_id: 1,
-            voters: BTreeMap::from([(1, String::new())]),
-            cluster_id: None,
-            may_create: true,
-            restore_number: 0,
-            producer_ids_from: ProducerId(0),
-            timing: Timing::single(),
-            snapshot_entries: 1_000,
-            transport: None,
-        }
-    }
-}
-
-/// Why a controller does not start.
-#[derive(Debug, Error)]
-pub enum StartError {
-    /// Its files cannot be used, or the disk refused.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// Its directory belongs to another cluster.
-    #[error("the controller's directory belongs to cluster {found}, not {expected}")]
-    AnotherCluster {
-        /// What the directory says.
-        found: ClusterId,
-        /// What was expected.
-        expected: ClusterId,
-    },
-    /// Its directory belongs to another node.
-    #[error("the controller's directory belongs to node {found}, not {expected}")]
-    AnotherNode {
-        /// What the directory says.
-        found: u64,
-        /// What was expected.
-        expected: u64,
-    },
-    /// This node had a controller's state, and it is gone.
-    #[error("the controller's state in {} is missing, but this node had one: restore it, or remove the node from the cluster", directory.display())]
-    StateMissing {
-        /// Where it was.
-        directory: PathBuf,
-    },
-    /// The timers contradict each other.
-    #[error("the timing is not valid: {0}")]
-    Timing(#[from] ConfigError),
-    /// Raft could not be started.
-    #[error("raft did not start: {0}")]
-    Raft(String),
-}
-
-/// Why a proposal has no outcome.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum ProposeError {
-    /// Too many are in flight. It was not applied and never will be: it may be proposed again.
-    #[error("the controller is busy")]
-    Busy,
-    /// The command is larger than [`limits::COMMAND_BYTES_MAX`]. It was not applied.
-    #[error("the command has {bytes} bytes, at most {} are allowed", limits::COMMAND_BYTES_MAX)]
-    TooLarge {
-        /// Its size.
-        bytes: usize,
-    },
-    /// No leader was found in time. It was not applied and never will be: it may be proposed again.
-    #[error("there is no controller to lead")]
-    NoLeader,
-    /// It was sent, and may have been applied, now or later: look before proposing again.
-    #[error("the outcome of the command is not known: {why}")]
-    Unknown {
-        /// What happened.
-        why: String,
-    },
-}
-
-impl ProposeError {
-    /// Whether the command was certainly not applied, so that it may be proposed again.
-    #[must_use]
-    pub const fn is_not_applied(&self) -> bool {
-        match self {
-            Self::Busy | Self::TooLarge { .. } | Self::NoLeader => true,
-            Self::Unknown { .. } => false,
-        }
-    }
-}
-
-/// Why no linearizable read is possible. It may be tried again.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("no linearizable read: {why}")]
-pub struct LinearizeError {
-    /// What happened.
-    pub why: String,
-}
 
 /// What a controller says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -471,7 +314,16 @@ impl Inner {
     }
 
     async fn propose_here(&self, command: &Arc<Command>) -> Result<(u64, Outcome), Refused> {
-        match self.raft.client_write(Proposal(Arc::clone(command))).await {
+        // A new group's id comes before everything else. Where it has one that is not applied here yet, it is asked
+        // for again, which changes nothing.
+        if self.images.borrow().cluster_id.is_none() && !matches!(**command, Command::Initialize { .. }) {
+            self.write(Arc::new(self.initialize_command())).await?;
+        }
+        self.write(Arc::clone(command)).await
+    }
+
+    async fn write(&self, command: Arc<Command>) -> Result<(u64, Outcome), Refused> {
+        match self.raft.client_write(Proposal(command)).await {
             Ok(answer) => match answer.data.0 {
                 Some(outcome) => Ok((answer.log_id.index, outcome)),
                 None => Err(Refused::Unknown("the entry carried no command".to_owned())),
@@ -624,76 +476,4 @@ fn time_matters(image: &MetadataImage) -> bool {
     let session_runs = |heard_ms: u64| image.now_ms.saturating_sub(heard_ms) < limits::BROKER_SESSION_MS;
     !image.deletions().is_empty()
         || image.brokers().any(|broker| !broker.fenced && session_runs(broker.heard_ms))
-}
-
-fn raft_config(config: &ControllerConfig, cluster_id: ClusterId) -> Config {
-    let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    let election = millis(config.timing.election_timeout);
-    Config {
-        cluster_name: cluster_id.to_string(),
-        heartbeat_interval: millis(config.timing.heartbeat),
-        election_timeout_min: election,
-        election_timeout_max: election.saturating_mul(2),
-        // A snapshot travels whole; it is at most some 100 MB.
-        install_snapshot_timeout: 30_000,
-        snapshot_policy: SnapshotPolicy::LogsSinceLast(config.snapshot_entries),
-        // As many as lie between two snapshots: the one before the newest can be used too.
-        max_in_snapshot_log_to_keep: config.snapshot_entries,
-        replication_lag_threshold: config.snapshot_entries.saturating_mul(5),
-        purge_batch_size: (config.snapshot_entries / 4).max(1),
-        enable_pre_vote: Some(true),
-        // Without a persisted commit index a restarted leader would serve what it had not applied.
-        enable_leader_restore: Some(false),
-        ..Config::default()
-    }
-}
-
-/// The log of the directory and the cluster it belongs to; both are made where it is empty and may be.
-async fn open_directory(
-    config: &ControllerConfig,
-    disk: &Arc<dyn Disk>,
-    clock: &Arc<dyn Clock>,
-    rng: &dyn Rng,
-    metrics: &ControllerMetrics,
-) -> Result<(LogStore, ClusterId), StartError> {
-    let directory = &config.directory;
-    disk.create_dir_all(directory).await.map_err(StoreError::io("create", directory))?;
-    if let Some(parent) = directory.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        disk.sync_dir(parent).await.map_err(StoreError::io("sync", parent))?;
-    }
-    let identity = Identity::read(disk, directory).await?;
-    let log_exists = LogStore::exists(disk, directory).await?;
-    let missing = || StartError::StateMissing { directory: directory.clone() };
-    if let Some(found) = identity {
-        if let Some(expected) = config.cluster_id.filter(|expected| *expected != found.cluster_id) {
-            return Err(StartError::AnotherCluster { found: found.cluster_id, expected });
-        }
-        if found.node_id != config.node_id {
-            return Err(StartError::AnotherNode { found: found.node_id, expected: config.node_id });
-        }
-        if !log_exists {
-            return Err(missing());
-        }
-    } else if !config.may_create {
-        return Err(missing());
-    }
-    let log = LogStore::open(Arc::clone(disk), Arc::clone(clock), directory, metrics.clone()).await?;
-    if let Some(found) = identity {
-        return Ok((log, found.cluster_id));
-    }
-    if !log.is_pristine() {
-        return Err(StoreError::damaged(directory, "it holds a log, but does not say whose").into());
-    }
-    let cluster_id = config.cluster_id.unwrap_or_else(|| new_cluster_id(rng));
-    Identity { cluster_id, node_id: config.node_id }.write(disk, directory).await?;
-    Ok((log, cluster_id))
-}
-
-fn new_cluster_id(rng: &dyn Rng) -> ClusterId {
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&rng.next_u64().to_be_bytes());
-    bytes[8..].copy_from_slice(&rng.next_u64().to_be_bytes());
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    ClusterId::from_bytes(bytes)
 }

@@ -13,7 +13,10 @@
 //! Start reading at [`Controller`]; then [`log_store`] for what is on disk.
 
 mod codec;
+mod config;
 mod controller;
+mod directory;
+mod error;
 mod identity;
 pub mod log_store;
 mod metrics;
@@ -23,9 +26,9 @@ pub mod state_machine;
 mod transport;
 
 pub use codec::StoreError;
-pub use controller::{
-    Controller, ControllerConfig, ControllerStatus, LinearizeError, ProposeError, StartError, Timing,
-};
+pub use config::{ControllerConfig, Timing};
+pub use controller::{Controller, ControllerStatus};
+pub use error::{LinearizeError, ProposeError, StartError};
 pub use metrics::ControllerMetrics;
 pub use raft_types::{Applied, Proposal, TypeConfig};
 pub use transport::{Answer, CallError, InProcessTransport, Message, Receiver, Request, Transport};
