@@ -17,7 +17,7 @@ use thiserror::Error;
 use tidelog_types::{TopicId, TopicName};
 use tidelog_wire::{
     ErrorCode, Str,
-    messages::{MetadataRequest, MetadataRequestTopic, MetadataResponse},
+    messages::{MetadataRequest, MetadataResponse, metadata::MetadataRequestTopic},
 };
 
 pub use admin::{Admin, ConfigEntry, NewTopic};

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{Layer as _, filter::Targets, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
 use crate::config::LogFormat;
 
@@ -12,12 +12,13 @@ const FILTER_DEFAULT: &str = "warn,tidelog=info,tidelog_broker=info,tidelog_cont
 
 /// Starts logging. A second call changes nothing.
 pub fn start(format: LogFormat) {
-    let filter = EnvFilter::try_from_env("TIDELOG_LOG").unwrap_or_else(|_| EnvFilter::new(FILTER_DEFAULT));
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let asked = std::env::var("TIDELOG_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
+    let filter = asked.or_else(|| FILTER_DEFAULT.parse().ok()).unwrap_or_else(|| Targets::new().with_default(tracing::Level::INFO));
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     // An error means that a test or an embedding program logs already.
     let _ = match format {
-        LogFormat::Text => lines.try_init(),
-        LogFormat::Json => lines.json().flatten_event(true).try_init(),
+        LogFormat::Text => tracing_subscriber::registry().with(lines.with_filter(filter)).try_init(),
+        LogFormat::Json => tracing_subscriber::registry().with(lines.json().flatten_event(true).with_filter(filter)).try_init(),
     };
 }
 

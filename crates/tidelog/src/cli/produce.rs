@@ -1,12 +1,11 @@
 //! `tidelog produce`.
 
-use std::process::ExitCode;
+use std::{io::BufRead as _, process::ExitCode};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
 use serde_json::json;
 use tidelog_types::{Timestamp, TopicName};
-use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use super::{Bootstrap, Table, print_json, topic::topic_name};
 use crate::client::{Compression, NewRecord, Producer, ProducerOptions};
@@ -32,11 +31,12 @@ const LINE_BYTES_MAX: usize = 1024 * 1024;
 pub(crate) async fn run(options: Options) -> Result<ExitCode> {
     let producer_options = ProducerOptions { compression: options.compression, ..ProducerOptions::default() };
     let mut producer = Producer::connect(&options.bootstrap.bootstrap, &options.topic, producer_options).await?;
-    let mut input = BufReader::new(tokio::io::stdin());
+    // Read without a runtime: between two lines there is nothing else to do.
+    let mut input = std::io::stdin().lock();
     let mut line = Vec::new();
     loop {
         line.clear();
-        if input.read_until(b'\n', &mut line).await.context("read standard input")? == 0 {
+        if input.read_until(b'\n', &mut line).context("read standard input")? == 0 {
             break;
         }
         if line.last() == Some(&b'\n') {

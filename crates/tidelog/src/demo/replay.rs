@@ -27,10 +27,10 @@ pub(super) struct Replayed {
 /// Reads both topics from offset 0 and compares.
 pub(super) async fn replay(address: &str, progress: &Progress, expected: (u64, u64)) -> Result<Replayed> {
     let source = Flights::read()?;
-    let flights = replay_topic(address, &source, FLIGHTS_TOPIC, &progress.step("replay flights", expected.0));
-    let (flights, flights_wrong) = flights.await?;
-    let aircraft = replay_topic(address, &source, AIRCRAFT_TOPIC, &progress.step("replay aircraft", expected.1));
-    let (aircraft, aircraft_wrong) = aircraft.await?;
+    let bar = progress.step("replay flights", expected.0);
+    let (flights, flights_wrong) = replay_topic(address, &source, FLIGHTS_TOPIC, &bar).await?;
+    let bar = progress.step("replay aircraft", expected.1);
+    let (aircraft, aircraft_wrong) = replay_topic(address, &source, AIRCRAFT_TOPIC, &bar).await?;
     Ok(Replayed { flights, aircraft, mismatched: flights_wrong + aircraft_wrong })
 }
 

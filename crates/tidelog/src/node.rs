@@ -1,0 +1,301 @@
+//! A node: every part made, given to the parts that need it, and ended in the one order that loses nothing.
+//!
+//! ```text
+//!  start:  lock directory, bind listeners, open store ─ controller ─ claim the prefix ─ log ─ register ─ replicas ─
+//!          tier ─ accept clients
+//!  stop:   stop accepting, answer what is queued ─ end the session (leadership) ─ drain tier and replicas ─ close the
+//!          log (flush, checkpoint, clean mark) ─ controller ─ the rest
+//! ```
+//!
+//! **Owns** that order, and what `/readyz` waits for. **Does not own** any rule of the parts.
+
+mod admin;
+mod parts;
+mod store;
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result, anyhow};
+use serde::Serialize;
+use tidelog_broker::{AdminListener, BoundListener, Broker, BrokerConfig, ListenerConfig};
+use tidelog_controller::{Controller, ControllerConfig};
+use tidelog_core::cluster::{BrokerRegistration, Command, Listener, LogIndex, Outcome};
+use tidelog_log::{Log, LogStatus};
+use tidelog_object::Usage;
+use tidelog_replica::{ReplicaConfig, ReplicaManager};
+use tidelog_runtime::Supervisor;
+use tidelog_types::{BrokerIncarnation, ClusterId, limits};
+use tokio::runtime::Handle;
+
+use crate::config::NodeConfig;
+
+use self::{admin::NodeAdmin, parts::Parts, store::Store};
+
+/// How often the node looks whether its log has failed.
+const FAILURE_CHECK: Duration = Duration::from_millis(500);
+
+/// A running node.
+pub struct Node {
+    config: NodeConfig,
+    cluster_id: ClusterId,
+    incarnation: BrokerIncarnation,
+    addresses: Vec<(String, SocketAddr)>,
+    admin_address: SocketAddr,
+    broker: Broker,
+    replicas: ReplicaManager,
+    controller: Controller,
+    log: Log,
+    store: Arc<Store>,
+    admin_tasks: Supervisor,
+    parts: Parts,
+}
+
+/// What a node says of itself once it serves.
+#[derive(Debug, Clone, Serialize)]
+pub struct NodeReport {
+    /// The cluster.
+    pub cluster_id: ClusterId,
+    /// The node's number.
+    pub node_id: i32,
+    /// Its Kafka listeners: name and bound address.
+    pub listeners: Vec<(String, SocketAddr)>,
+    /// Its admin HTTP listener.
+    pub admin: SocketAddr,
+    /// Its store.
+    pub store: String,
+}
+
+impl Node {
+    /// Starts a node and returns once it serves clients. `back` runs what clients never wait for.
+    ///
+    /// # Errors
+    /// What is wrong and what to do: a port in use, a directory of another cluster, a store that refuses. A store that is
+    /// only away or busy is no error: hot partitions are served meanwhile.
+    pub async fn start(config: NodeConfig, back: &Handle) -> Result<Self> {
+        let parts = Parts::new(&config, back)?;
+        let outcome = Self::start_with(config, &parts).await;
+        if outcome.is_err() {
+            // The parts that were begun end here, so that the directory is free again when the error is seen.
+            let late = parts.supervisor.shutdown(Duration::from_secs(5)).await;
+            if !late.is_empty() {
+                tracing::warn!(?late, "tasks did not end after a failed start");
+            }
+        }
+        outcome
+    }
+
+    async fn start_with(config: NodeConfig, parts: &Parts) -> Result<Self> {
+        let lock = parts.lock_directory(&config.data_dir).await?;
+        let listeners = bind(&config).await?;
+        let admin_address = config.admin_listen.to_string();
+        let admin_listener =
+            AdminListener::bind(&admin_address).await.with_context(|| format!("bind the admin listener {admin_address}"))?;
+        let store = Arc::new(Store::open(&config, parts).await?);
+        let status = Arc::new(NodeAdmin::default());
+        let admin_tasks = parts.supervisor.child("admin");
+        let admin_bound = admin_listener.address();
+        admin_listener.serve(Arc::clone(&status) as _, parts.registry.clone(), &admin_tasks);
+
+        status.waits_for("the controller");
+        let controller = start_controller(&config, parts).await?;
+        let cluster_id = controller.cluster_id();
+        status.waits_for("the store's answer to whose prefix it is");
+        store.claim(cluster_id, parts).await?;
+        status.waits_for("the log's recovery");
+        let (log, recovered) = parts.open_log(&config, cluster_id, lock).await?;
+        status.waits_for("the registration");
+        let (incarnation, registered_at) = register(&config, parts, &controller, &log, &listeners).await?;
+        parts.settle_cluster_settings(&config, &controller).await?;
+        let metadata: Arc<dyn tidelog_replica::Metadata> = Arc::new(controller.clone());
+        let replica_config = ReplicaConfig {
+            static_values: config.settings.static_values.clone(),
+            ..ReplicaConfig::new(config.node_id, registered_at)
+        };
+        status.waits_for("the partitions");
+        let (replicas, started) = ReplicaManager::start(
+            replica_config,
+            log.clone(),
+            recovered,
+            Arc::clone(&metadata),
+            Arc::clone(&parts.clock),
+            parts.supervisor.clone(),
+            &parts.registry,
+        )
+        .await
+        .context("open the partitions")?;
+        tracing::info!(?started, "partitions are open");
+        store.start_tier(&config, parts, cluster_id, incarnation, &replicas, &controller)?;
+        let addresses = listeners.iter().map(|bound| (bound.endpoint().name.clone(), bound.address())).collect();
+        let broker = Broker::start(broker_config(&config), listeners, parts.broker_parts(metadata, &replicas));
+        status.serves(&controller, &replicas, &store);
+        tracing::info!(cluster_id = %cluster_id, node_id = %config.node_id, ?addresses, %admin_bound, store = %store.url(), "serving");
+        Ok(Self {
+            config,
+            cluster_id,
+            incarnation,
+            addresses,
+            admin_address: admin_bound,
+            broker,
+            replicas,
+            controller,
+            log,
+            store,
+            admin_tasks,
+            parts: parts.clone(),
+        })
+    }
+
+    /// What it says of itself.
+    #[must_use]
+    pub fn report(&self) -> NodeReport {
+        NodeReport {
+            cluster_id: self.cluster_id,
+            node_id: self.config.node_id.0,
+            listeners: self.addresses.clone(),
+            admin: self.admin_address,
+            store: self.store.url().to_string(),
+        }
+    }
+
+    /// The address of the first Kafka listener.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.addresses[0].1
+    }
+
+    /// Requests to the store and bytes of them, so far.
+    #[must_use]
+    pub fn store_usage(&self) -> Usage {
+        self.store.client().usage()
+    }
+
+    /// The log's own status.
+    #[must_use]
+    pub fn log_status(&self) -> LogStatus {
+        self.log.status()
+    }
+
+    /// The bucket side: status of the tier, the cache.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Completes with the reason when the node must not go on: its disk failed, or its controller.
+    pub async fn failed(&self) -> anyhow::Error {
+        let log_failed = async {
+            loop {
+                if let Some(failure) = self.log.status().failure {
+                    return anyhow!(failure).context("the log failed: nothing was acknowledged since");
+                }
+                self.parts.clock.sleep(FAILURE_CHECK).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            failure = log_failed => failure,
+            why = self.controller.failed() => anyhow!("the controller failed: {why}"),
+        }
+    }
+
+    /// Stops in the one order: no client waits in vain, everything acknowledged is on disk, the next start need not
+    /// recover.
+    ///
+    /// # Errors
+    /// The log could not be closed; the next start recovers.
+    pub async fn stop(&self, deadline: Duration) -> Result<()> {
+        let share = deadline / 5;
+        let mut late = self.broker.drain(share).await;
+        let session = Command::EndSession { broker: self.config.node_id, incarnation: self.incarnation };
+        if let Err(error) = tokio::time::timeout(share, self.controller.propose(session)).await.map_err(anyhow::Error::from) {
+            tracing::warn!(%error, "the session was not ended");
+        }
+        late.extend(self.store.stop(share).await);
+        late.extend(self.replicas.shutdown(share).await);
+        let closed = self.log.close().await;
+        self.controller.shutdown().await;
+        late.extend(self.admin_tasks.shutdown(Duration::from_secs(1)).await);
+        late.extend(self.parts.supervisor.shutdown(Duration::from_secs(2)).await);
+        if !late.is_empty() {
+            tracing::warn!(?late, "tasks did not end in time and were cut");
+        }
+        closed.context("close the log")?;
+        tracing::info!("stopped");
+        Ok(())
+    }
+}
+
+async fn bind(config: &NodeConfig) -> Result<Vec<BoundListener>> {
+    let mut bound = Vec::with_capacity(config.listeners.len());
+    for listener in &config.listeners {
+        let advertised = tidelog_broker::Advertised {
+            host: listener.advertise.host().to_owned(),
+            port: if listener.advertise == listener.listen { 0 } else { listener.advertise.port() },
+        };
+        let one = ListenerConfig {
+            name: listener.name.clone(),
+            host: listener.listen.host().to_owned(),
+            port: listener.listen.port(),
+            advertised: Some(advertised),
+        };
+        bound.push(BoundListener::bind(&one).await?);
+    }
+    Ok(bound)
+}
+
+fn broker_config(config: &NodeConfig) -> BrokerConfig {
+    BrokerConfig {
+        node_id: config.node_id,
+        rack: config.rack.clone(),
+        settings: config.settings.static_values.clone(),
+        data_directory: config.data_dir.display().to_string(),
+    }
+}
+
+async fn start_controller(config: &NodeConfig, parts: &Parts) -> Result<Controller> {
+    let node_id = u64::try_from(config.node_id.0).unwrap_or_default();
+    let controller = ControllerConfig {
+        node_id,
+        voters: [(node_id, String::new())].into(),
+        ..ControllerConfig::single(config.data_dir.join("controller"))
+    };
+    Controller::start(
+        controller,
+        Arc::clone(&parts.disk),
+        Arc::clone(&parts.clock),
+        Arc::clone(&parts.rng),
+        parts.supervisor.clone(),
+        &parts.registry,
+    )
+    .await
+    .context("start the controller")
+}
+
+/// Registers the broker: the former incarnation ends, and every partition that it led gets a new epoch.
+async fn register(
+    config: &NodeConfig,
+    parts: &Parts,
+    controller: &Controller,
+    log: &Log,
+    listeners: &[BoundListener],
+) -> Result<(BrokerIncarnation, LogIndex)> {
+    let listener = |bound: &BoundListener| {
+        let endpoint = bound.endpoint();
+        Listener { name: endpoint.name.clone(), host: endpoint.host.clone(), port: endpoint.port }
+    };
+    let registration = BrokerRegistration {
+        broker: config.node_id,
+        directory: log.directory_id(),
+        boot: parts.boot_id().await?,
+        clean: !log.status().unclean,
+        listeners: listeners.iter().map(listener).collect(),
+        rack: config.rack.clone(),
+        feature_level_max: limits::FEATURE_LEVEL,
+    };
+    let outcome = controller.propose(Command::RegisterBroker { registration }).await;
+    let outcome = outcome.context("register the broker")?.into_result().context("the controller refuses this node")?;
+    match outcome {
+        Outcome::Registered { incarnation, epoch } => Ok((incarnation, LogIndex(epoch))),
+        other => Err(anyhow!("the controller answered a registration with {other:?}")),
+    }
+}

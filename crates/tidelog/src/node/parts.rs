@@ -1,0 +1,129 @@
+//! What the parts of a node share: disk, clock, chance, tasks, metrics.
+
+use std::{path::Path, sync::Arc};
+
+use anyhow::{Context as _, Result};
+use tidelog_broker::BrokerParts;
+use tidelog_controller::Controller;
+use tidelog_core::cluster::{Command, ConfigChange, ConfigResource, TIER_DELETION_GRACE_MS};
+use tidelog_log::{DirectoryLock, Log, LogConfig, RecoveredPartition};
+use tidelog_replica::{Metadata, ReplicaManager};
+use tidelog_runtime::{
+    Clock, Disk, FileDisk, FileDiskConfig, IdGen, RandomIds, Registry, Rng, Supervisor, SystemClock, SystemRng,
+};
+use tidelog_types::{BootId, ByteSize, ClusterId, DirectoryId};
+use tokio::runtime::Handle;
+
+use crate::config::NodeConfig;
+
+/// Descriptors that the log leaves to sockets, the store and the cache.
+const DESCRIPTORS_KEPT: u64 = 1024;
+
+#[derive(Clone)]
+pub(super) struct Parts {
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) rng: Arc<dyn Rng>,
+    pub(super) ids: Arc<dyn IdGen>,
+    pub(super) registry: Registry,
+    pub(super) supervisor: Supervisor,
+}
+
+impl Parts {
+    pub(super) fn new(_config: &NodeConfig, back: &Handle) -> Result<Self> {
+        let registry = Registry::new();
+        let disk = FileDisk::new(FileDiskConfig { registry: registry.clone(), ..FileDiskConfig::default() });
+        let rng: Arc<dyn Rng> = Arc::new(SystemRng);
+        Ok(Self {
+            disk: Arc::new(disk.context("start the disk's threads")?),
+            clock: Arc::new(SystemClock::new()),
+            ids: Arc::new(RandomIds::new(Arc::clone(&rng))),
+            rng,
+            supervisor: Supervisor::new(Handle::current(), back.clone(), &registry),
+            registry,
+        })
+    }
+
+    /// Takes the data directory for this process.
+    pub(super) async fn lock_directory(&self, directory: &Path) -> Result<DirectoryLock> {
+        let path = directory.to_owned();
+        let taken = self.supervisor.spawn_blocking("lock directory", move || DirectoryLock::acquire(&path)).join().await;
+        taken.context("lock the data directory")?.with_context(|| {
+            format!("{}: stop the other process, or give this one a directory of its own with --data-dir", directory.display())
+        })
+    }
+
+    pub(super) async fn open_log(
+        &self,
+        config: &NodeConfig,
+        cluster_id: ClusterId,
+        lock: DirectoryLock,
+    ) -> Result<(Log, Vec<RecoveredPartition>)> {
+        let settings = &config.settings;
+        let amount = |key: &str| settings.amount(key);
+        let mut log = LogConfig::new(&config.data_dir, DirectoryId::from_bytes(self.ids.uuid()));
+        log.lock = Some(lock);
+        log.cluster_id = Some(cluster_id);
+        let space = self.disk.space(&config.data_dir).await.context("ask for the disk's space")?;
+        // At most a tenth of the file system, whatever is set.
+        let journal_max = amount("log.journal.bytes.max").unwrap_or(log.journal_bytes_max.get());
+        log.journal_bytes_max = ByteSize::bytes(journal_max.min(space.total / 10));
+        if let Some(bytes) = amount("log.journal.file.bytes") {
+            log.journal_file_bytes = ByteSize::bytes(bytes.min((log.journal_bytes_max.get() / 4).max(1024 * 1024)));
+        }
+        if let Some(bytes) = amount("log.tail.bytes") {
+            log.tail_bytes = ByteSize::bytes(bytes);
+        }
+        if let Some(linger) = amount("log.flush.linger.ms") {
+            log.flush_linger = std::time::Duration::from_millis(linger);
+        }
+        log.descriptors_max = usize::try_from(descriptors().saturating_sub(DESCRIPTORS_KEPT).max(64) / 2).unwrap_or(64);
+        let opened = Log::open(log, Arc::clone(&self.disk), Arc::clone(&self.clock), self.supervisor.clone(), &self.registry);
+        opened.await.context("open the log")
+    }
+
+    /// Which boot of the machine this is: after a power cut it is another one.
+    pub(super) async fn boot_id(&self) -> Result<BootId> {
+        let read = || std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+        let text = self.supervisor.spawn_blocking("boot id", read).join().await?;
+        // Without one every start counts as another boot, which is the safe side.
+        let digits: Vec<u8> = text.unwrap_or_default().bytes().filter(u8::is_ascii_hexdigit).collect();
+        let parsed = std::str::from_utf8(&digits).ok().and_then(|hex| u128::from_str_radix(hex, 16).ok());
+        Ok(BootId::from_bytes(parsed.map_or_else(|| self.ids.uuid(), u128::to_be_bytes)))
+    }
+
+    /// Makes cluster state of what all nodes must agree on and this node's file sets.
+    pub(super) async fn settle_cluster_settings(&self, config: &NodeConfig, controller: &Controller) -> Result<()> {
+        let Some(wanted) = config.settings.static_values.get(TIER_DELETION_GRACE_MS) else { return Ok(()) };
+        let resource = ConfigResource::ClusterDefault {};
+        let image = controller.image();
+        let known = image.configs(resource).and_then(|values| values.get(TIER_DELETION_GRACE_MS));
+        if known == Some(wanted) {
+            return Ok(());
+        }
+        let changes = vec![(TIER_DELETION_GRACE_MS.to_owned(), ConfigChange::Set { value: wanted.clone() })];
+        let outcome = controller.propose(Command::AlterConfigs { resource, changes }).await;
+        outcome.context("set the cluster's settings")?.into_result().context("set the cluster's settings")?;
+        Ok(())
+    }
+
+    pub(super) fn broker_parts(&self, metadata: Arc<dyn Metadata>, replicas: &ReplicaManager) -> BrokerParts {
+        BrokerParts {
+            metadata,
+            replicas: replicas.clone(),
+            clock: Arc::clone(&self.clock),
+            rng: Arc::clone(&self.rng),
+            ids: Arc::clone(&self.ids),
+            disk: Arc::clone(&self.disk),
+            supervisor: self.supervisor.clone(),
+            registry: self.registry.clone(),
+        }
+    }
+}
+
+/// The process's limit of descriptors.
+fn descriptors() -> u64 {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let line = limits.lines().find(|line| line.starts_with("Max open files"));
+    line.and_then(|line| line.split_whitespace().nth(3)).and_then(|soft| soft.parse().ok()).unwrap_or(4096)
+}
