@@ -48,9 +48,9 @@ impl Metadata for Controller {
         Box::pin(async move {
             match Self::propose(&controller, command).await {
                 Ok(outcome) => Ok(outcome.into_result()?),
-                Err(error @ (ProposeError::Busy | ProposeError::TooLarge { .. } | ProposeError::NoLeader)) => {
-                    Err(ProposeFailure::Unavailable(error.to_string()))
-                }
+                Err(
+                    error @ (ProposeError::Busy | ProposeError::TooLarge { .. } | ProposeError::NoLeader),
+                ) => Err(ProposeFailure::Unavailable(error.to_string())),
                 Err(ProposeError::Unknown { why }) => Err(ProposeFailure::Unknown(why)),
             }
         })

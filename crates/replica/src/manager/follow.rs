@@ -205,10 +205,11 @@ impl ReplicaManager {
     ) -> PartitionHandle {
         let offsets = log.offsets();
         let tiered_end = if placed.image.tiered { placed.image.manifest.tiered_end } else { Offset::ZERO };
+        let log_start = true_log_start(placed.image, offsets.log_start);
         let epochs = log.epochs();
         let mut state = PartitionState::new(
             RecoveredLog {
-                log_start: offsets.log_start,
+                log_start,
                 local_log_start: offsets.local_log_start,
                 tiered_end,
                 log_end: offsets.log_end,
@@ -276,4 +277,56 @@ impl ReplicaManager {
 /// Where a local log without records begins: what is below belongs to the bucket.
 fn first_local_offset(image: &PartitionImage) -> Offset {
     if image.tiered { image.log_start.max(image.manifest.tiered_end) } else { image.log_start }
+}
+
+/// The log start offset, from what the cluster and the local log say. A local log that was begun anew where the bucket ends
+/// says where *it* begins, which is no log start (B98). One that begins above the tiered end lost records by a deletion
+/// that is not committed yet, as a topic does that was not tiered before.
+fn true_log_start(image: &PartitionImage, local: Offset) -> Offset {
+    if image.tiered && local <= image.manifest.tiered_end {
+        image.log_start
+    } else {
+        image.log_start.max(local)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tidelog_core::cluster::PartitionManifest;
+    use tidelog_types::{BrokerId, LeaderEpoch};
+
+    use super::*;
+
+    fn image(tiered: bool, log_start: u64, tiered_end: u64) -> PartitionImage {
+        let offset = |raw| Offset::new(raw).unwrap();
+        PartitionImage {
+            leader: Some(BrokerId(1)),
+            leader_epoch: LeaderEpoch::ZERO,
+            partition_epoch: 0,
+            replicas: vec![BrokerId(1)],
+            directories: Vec::new(),
+            isr: vec![BrokerId(1)],
+            last_leader: BrokerId(1),
+            log_start: offset(log_start),
+            manifest: Arc::new(PartitionManifest {
+                tiered_end: offset(tiered_end),
+                ..PartitionManifest::default()
+            }),
+            tiered,
+        }
+    }
+
+    #[test]
+    fn a_log_start_is_the_clusters_where_the_bucket_covers_it() {
+        let start = |tiered, log_start, tiered_end, local| {
+            true_log_start(&image(tiered, log_start, tiered_end), Offset::new(local).unwrap()).get()
+        };
+        assert_eq!(start(true, 5, 100, 100), 5, "begun anew at the tiered end");
+        assert_eq!(start(true, 5, 100, 3), 5, "behind the cluster");
+        assert_eq!(start(true, 0, 0, 40), 40, "not committed yet");
+        assert_eq!(start(false, 0, 0, 40), 40);
+        assert_eq!(first_local_offset(&image(true, 5, 100)).get(), 100);
+    }
 }
