@@ -20,6 +20,7 @@ pub(crate) async fn open_directory(
 ) -> Result<(LogStore, ClusterId), StartError> {
     let directory = &config.directory;
     make_directory(disk, directory).await?;
+    remove_unnamed(disk, directory).await?;
     let identity = Identity::read(disk, directory).await?;
     let log_exists = LogStore::exists(disk, directory).await?;
     let missing = || StartError::StateMissing { directory: directory.clone() };
@@ -59,6 +60,16 @@ async fn make_directory(disk: &Arc<dyn Disk>, directory: &Path) -> Result<(), St
             Err(why) if height > 0 && why.kind() == io::ErrorKind::PermissionDenied => break,
             Err(why) => return Err(StoreError::io("sync", ancestor)(why)),
         }
+    }
+    Ok(())
+}
+
+/// Removes what a crash left before it got its name.
+async fn remove_unnamed(disk: &Arc<dyn Disk>, directory: &Path) -> Result<(), StoreError> {
+    let entries = disk.list_dir(directory).await.map_err(StoreError::io("list", directory))?;
+    for entry in entries.into_iter().filter(|entry| !entry.is_dir && entry.name.ends_with(".new")) {
+        let path = directory.join(entry.name);
+        disk.remove_file(&path).await.map_err(StoreError::io("remove", path))?;
     }
     Ok(())
 }

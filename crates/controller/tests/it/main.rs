@@ -1,5 +1,7 @@
 //! The controller against openraft's own suite, a disk that crashes, and others of its kind.
 
+#![allow(clippy::unwrap_used, reason = "a failed expectation ends the test")]
+
 mod crash;
 mod group;
 mod single;

@@ -116,7 +116,7 @@ fn snapshots_bound_the_log_and_survive_a_power_cut() {
 #[test]
 fn nothing_acknowledged_is_lost_whenever_the_node_dies() {
     for (seed, halt) in seeds(2).zip([Halt::PowerCut, Halt::Kill]) {
-        for operation in (1..).step_by(3) {
+        for operation in (1..).step_by(5) {
             let reached = tidelog_sim::run(seed * 1000 + operation, |context| async {
                 let context = context;
                 let acknowledged = RefCell::new((Vec::new(), Vec::new()));
