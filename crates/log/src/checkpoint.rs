@@ -7,9 +7,10 @@
 //! `synced_end`.
 
 use std::{
+    collections::{BTreeMap, VecDeque},
     io,
     path::PathBuf,
-    sync::{Arc, PoisonError, atomic::Ordering},
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     time::Duration,
 };
 
@@ -23,6 +24,9 @@ use crate::{LogFailure, engine::Engine, partition::Partition};
 
 /// The checkpoint's file in the data directory.
 pub(crate) const FILE: &str = "log.checkpoint";
+
+/// Partitions synced at once: as many as keep the disk's own queue busy.
+const WORKERS: usize = 4;
 
 /// How often the journal's length is looked at.
 const TICK: Duration = Duration::from_millis(500);
@@ -102,17 +106,19 @@ async fn try_take(engine: &Arc<Engine>, clean: bool) -> Result<(), Stopped> {
     // What is created, or begins to be deleted, from here on has its entry at or above this position.
     let mut replay_from = engine.journal.head();
     replay_from = engine.held_from().map_or(replay_from, |held| held.min(replay_from));
-    let mut entries = Vec::new();
+    let mut entries = BTreeMap::new();
+    let mut changed = Vec::new();
     for partition in engine.partitions() {
-        let entry = match unchanged(engine, &partition) {
-            Some(entry) => Some(entry),
-            None => sync_partition(engine, &partition).await?,
-        };
-        if let Some(entry) = entry {
-            replay_from = replay_from.min(entry.position.0);
-            entries.push(entry);
+        match unchanged(engine, &partition) {
+            Some(entry) => drop(entries.insert(entry.place, entry)),
+            None => changed.push(partition),
         }
     }
+    for entry in sync_partitions(engine, changed).await? {
+        entries.insert(entry.place, entry);
+    }
+    let entries: Vec<CheckpointEntry> = entries.into_values().collect();
+    replay_from = entries.iter().map(|entry| entry.position.0).fold(replay_from, u64::min);
     if engine.new_folders.swap(false, Ordering::AcqRel) {
         engine.disk.sync_dir(&engine.config.directory).await?;
     }
@@ -162,13 +168,44 @@ fn record(engine: &Engine, partition: &Partition, state: &crate::partition::Stat
     }
 }
 
+/// Writes behind and syncs partitions, a few at a time.
+async fn sync_partitions(
+    engine: &Arc<Engine>,
+    changed: Vec<Arc<Partition>>,
+) -> Result<Vec<CheckpointEntry>, Stopped> {
+    let ticket = engine.queue.newest();
+    engine.queue.wait_synced(ticket, || engine.check()).await?;
+    let waiting = Arc::new(Mutex::new(changed.into_iter().collect::<VecDeque<_>>()));
+    let workers: Vec<_> = (0..WORKERS)
+        .map(|_| {
+            let (engine, waiting) = (Arc::clone(engine), Arc::clone(&waiting));
+            engine.supervisor.clone().spawn_back("log checkpoint worker", async move {
+                let mut entries = Vec::new();
+                loop {
+                    let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+                    let Some(partition) = next else { return Ok(entries) };
+                    entries.extend(sync_partition(&engine, &partition).await?);
+                }
+            })
+        })
+        .collect();
+    let mut entries = Vec::new();
+    let mut stopped = None;
+    for worker in workers {
+        match worker.await {
+            Ok(Ok(synced)) => entries.extend(synced),
+            Ok(Err(why)) => stopped = Some(why),
+            Err(failure) => stopped = Some(Stopped::Io(io::Error::other(failure))),
+        }
+    }
+    stopped.map_or(Ok(entries), Err)
+}
+
 /// Writes behind and syncs one partition. `None` where it is deleted.
 async fn sync_partition(
     engine: &Arc<Engine>,
     partition: &Arc<Partition>,
 ) -> Result<Option<CheckpointEntry>, Stopped> {
-    let ticket = engine.queue.newest();
-    engine.queue.wait_synced(ticket, || engine.check()).await?;
     let mut files = partition.files.lock().await;
     if partition.lock().deleted {
         return Ok(None);

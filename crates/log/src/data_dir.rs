@@ -62,7 +62,7 @@ pub(crate) fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Er
 
 /// Reads a whole file; `None` where it is missing.
 pub(crate) async fn read_all(disk: &dyn Disk, path: &Path, bytes_max: usize) -> io::Result<Option<Bytes>> {
-    let file = match disk.open(path, OpenMode::Read, Lane::Background).await {
+    let file = match disk.open(path, OpenMode::Read, Lane::Read).await {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),

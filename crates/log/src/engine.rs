@@ -15,7 +15,7 @@ use tidelog_types::{DirectoryId, Offset, TopicPartition};
 use tokio::sync::Notify;
 
 use crate::{
-    CreateError, LogConfig, LogFailure, LogStatus, OpenError, PartitionConfig, PartitionLog,
+    CreateError, DirectoryLock, LogConfig, LogFailure, LogStatus, OpenError, PartitionConfig, PartitionLog,
     RecoveredPartition, checkpoint,
     descriptors::Descriptors,
     files::{Files, PIECE_BYTES},
@@ -52,6 +52,8 @@ pub(crate) struct Engine {
     pub(crate) descriptors: Descriptors,
     pub(crate) committer_stop: CancellationToken,
     pub(crate) directory_id: DirectoryId,
+    /// Given back when the log is closed, whoever still holds a partition.
+    lock: Mutex<Option<DirectoryLock>>,
     partitions: Mutex<BTreeMap<TopicPartition, Arc<Partition>>>,
     failure: OnceLock<LogFailure>,
     closing: AtomicBool,
@@ -90,7 +92,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Engine {
     #[allow(clippy::too_many_arguments, reason = "the parts of one node, put together in one place")]
     pub(crate) fn new(
-        config: LogConfig,
+        mut config: LogConfig,
         disk: Arc<dyn Disk>,
         clock: Arc<dyn Clock>,
         supervisor: Supervisor,
@@ -100,6 +102,8 @@ impl Engine {
         unclean: bool,
     ) -> Self {
         let (tail_bytes, descriptors) = (config.tail_bytes.get(), config.descriptors_max);
+        let lock = Mutex::new(config.lock.take());
+        let committer_stop = supervisor.shutdown_token().child_token();
         Self {
             descriptors: Descriptors::new(Arc::clone(&disk), descriptors),
             config,
@@ -110,7 +114,8 @@ impl Engine {
             queue: Queue::default(),
             journal: Arc::new(journal),
             pool: TailPool::new(tail_bytes),
-            committer_stop: CancellationToken::new(),
+            committer_stop,
+            lock,
             directory_id,
             partitions: Mutex::default(),
             failure: OnceLock::new(),
@@ -426,6 +431,7 @@ impl Engine {
             (ticket, to, freed, unwritten)
         };
         self.pool.forget(freed, unwritten);
+        self.pool.forget_batches(partition);
         self.synced(ticket).await?;
         let cut = files.truncate(self, partition, to).await;
         tracing::info!(place = %partition.place, offset = %to, "log truncated");
@@ -458,6 +464,7 @@ impl Engine {
         };
         let old = partition.segments.swap(Arc::new(Vec::new()));
         self.pool.forget(freed, unwritten);
+        self.pool.forget_batches(partition);
         self.synced(ticket).await?;
         for segment in old.iter() {
             self.descriptors.forget(&segment.path(crate::segment::LOG));
@@ -538,7 +545,7 @@ impl Engine {
             (self.push(partition, &state, Request::Delete), freed, unwritten)
         };
         self.pool.forget(freed, unwritten);
-        self.pool.forget_partition(partition);
+        self.pool.forget_batches(partition);
         partition.changed.notify_waiters();
         self.synced(ticket).await?;
         let cleared = files.clear(self, partition).await;
@@ -726,6 +733,7 @@ impl Log {
                 tracing::debug!(%failure, "task ended");
             }
         }
+        drop(lock(&engine.lock).take());
         Ok(())
     }
 

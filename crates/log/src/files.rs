@@ -10,6 +10,7 @@ use std::{io, path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tidelog_format::epochs::EpochChain;
+use tidelog_runtime::{Lane, OpenMode};
 use tidelog_types::{Offset, Timestamp};
 
 use crate::{
@@ -308,7 +309,22 @@ impl Files {
             return Ok(());
         }
         let name = format!("{offset:020}.{SNAPSHOT}");
+        if content.is_empty() {
+            // No producers: the name says all, and costs no sync of its own.
+            let path = partition.folder.join(&name);
+            drop(engine.disk.open(&path, OpenMode::CreateOrTruncate, Lane::Background).await?);
+            return self.note_snapshot(engine, partition, offset).await;
+        }
         write_aside(engine, &partition.folder, &name, content).await?;
+        self.note_snapshot(engine, partition, offset).await
+    }
+
+    async fn note_snapshot(
+        &mut self,
+        engine: &Engine,
+        partition: &Partition,
+        offset: Offset,
+    ) -> io::Result<()> {
         self.snapshots.push(offset);
         self.names_unsynced = true;
         while self.snapshots.len() > SNAPSHOTS_KEPT {

@@ -32,7 +32,8 @@ pub trait LogObserver: Send + Sync {
     fn synced(&self, end: Offset);
     /// The log stopped for good; nothing more will be acknowledged.
     fn failed(&self, why: &LogFailure);
-    /// The producer state at the current log end, taken atomically with that end.
+    /// The producer state at the current log end, taken atomically with that end. Empty bytes say that no producer has any,
+    /// which costs less to store.
     fn producer_snapshot(&self) -> (Offset, Bytes);
 }
 

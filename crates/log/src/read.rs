@@ -181,13 +181,15 @@ impl Stretch {
     }
 }
 
-/// Intervals from index `first` on that hold about `bytes_max`, at least one.
+/// Intervals from index `first` on: that one, since the wanted batch may be its last, and `bytes_max` behind it.
 fn stretch(intervals: &[Interval], total: u64, first: usize, bytes_max: usize) -> Stretch {
+    let end_of = |index: usize| intervals.get(index + 1).map_or(total, |next| next.position);
+    let enough = end_of(first).saturating_add(bytes_max as u64);
     let mut taken = Vec::new();
     for (index, interval) in intervals.iter().enumerate().skip(first) {
-        let end = intervals.get(index + 1).map_or(total, |next| next.position);
+        let end = end_of(index);
         taken.push((*interval, end));
-        if end - taken[0].0.position >= bytes_max as u64 {
+        if end >= enough {
             break;
         }
     }

@@ -171,6 +171,11 @@ impl Tail {
         self.truncate(Offset::ZERO)
     }
 
+    /// The sequence of the newest batch.
+    pub(crate) fn last_sequence(&self) -> Option<u64> {
+        self.batches.back().map(|batch| batch.sequence)
+    }
+
     /// Bytes of batches that are not in a segment.
     pub(crate) fn unwritten_bytes(&self) -> u64 {
         self.unwritten_bytes
@@ -244,10 +249,13 @@ impl TailPool {
         self.wrote(unwritten);
     }
 
-    /// Drops what a partition without batches left in the queue.
-    pub(crate) fn forget_partition(&self, partition: &Arc<Partition>) {
+    /// Drops what batches that were cut off left in the queue.
+    pub(crate) fn forget_batches(&self, partition: &Arc<Partition>) {
+        let last = partition.lock().tail.last_sequence();
         let mut oldest = self.oldest.lock().unwrap_or_else(PoisonError::into_inner);
-        oldest.retain(|(owner, _)| !Arc::ptr_eq(owner, partition));
+        oldest.retain(|(owner, sequence)| {
+            !Arc::ptr_eq(owner, partition) || last.is_some_and(|last| *sequence <= last)
+        });
     }
 
     /// Drops the node's oldest batches until the budget holds, or until one is not in a segment yet.

@@ -97,7 +97,7 @@ impl Committer {
                     self.note_written();
                 }
                 Event::Wake | Event::Linger => {}
-                Event::Stop => return Ok(()),
+                Event::Stop => return Err(LogFailure::Closed),
             }
         }
     }

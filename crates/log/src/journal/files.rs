@@ -69,6 +69,8 @@ pub(crate) struct Files {
     directory: PathBuf,
     file_bytes: u64,
     inner: Mutex<Inner>,
+    /// One file is made at a time: a round that needs one waits for the spare that is being filled.
+    making: tokio::sync::Mutex<()>,
     /// Where the next round goes.
     head: AtomicU64,
     /// Everything below is covered by a durable checkpoint.
@@ -102,6 +104,7 @@ impl Files {
             head: AtomicU64::new(found.start),
             covered: AtomicU64::new(found.start),
             spare_taken: Notify::new(),
+            making: tokio::sync::Mutex::new(()),
             inner: Mutex::new(Inner {
                 live: VecDeque::new(),
                 spare: found.spare,
@@ -133,22 +136,13 @@ impl Files {
 
     /// The file that has room for a round of `bytes`, and whether it is new and needs its header first.
     pub(crate) async fn for_round(&self, bytes: u64) -> io::Result<(Live, bool)> {
-        let spare = {
-            let mut inner = self.lock();
-            if let Some(live) = inner.live.back()
-                && live.used + bytes <= live.length
-            {
-                return Ok((live.clone(), false));
-            }
-            let needed = BLOCK + bytes;
-            let fitting = inner.spare.iter().position(|spare| spare.length >= needed);
-            fitting.map(|index| inner.spare.remove(index))
-        };
+        if let Some(live) = self.lock().live.back()
+            && live.used + bytes <= live.length
+        {
+            return Ok((live.clone(), false));
+        }
+        let spare = self.take_spare(BLOCK + bytes).await?;
         self.spare_taken.notify_one();
-        let spare = match spare {
-            Some(spare) => spare,
-            None => self.make((BLOCK + bytes).max(self.file_bytes).next_multiple_of(BLOCK)).await?,
-        };
         let file = self.disk.open(&spare.path, OpenMode::ReadWrite, Lane::Journal).await?;
         let mut inner = self.lock();
         let generation = inner.next_generation;
@@ -157,6 +151,22 @@ impl Files {
         let live = Live { path: spare.path, length: spare.length, generation, start, used: 0, file };
         inner.live.push_back(live.clone());
         Ok((live, true))
+    }
+
+    async fn take_spare(&self, bytes: u64) -> io::Result<Spare> {
+        let take = || {
+            let mut inner = self.lock();
+            let fitting = inner.spare.iter().position(|spare| spare.length >= bytes);
+            fitting.map(|index| inner.spare.remove(index))
+        };
+        if let Some(spare) = take() {
+            return Ok(spare);
+        }
+        let _one = self.making.lock().await;
+        match take() {
+            Some(spare) => Ok(spare),
+            None => self.make(bytes.max(self.file_bytes).next_multiple_of(BLOCK)).await,
+        }
     }
 
     /// Counts a round of `bytes` (with the header, where there was one) to the newest file. From here on the head lies
@@ -182,6 +192,7 @@ impl Files {
         if count > 0 {
             return Ok(());
         }
+        let _one = self.making.lock().await;
         let spare = self.make(self.file_bytes).await?;
         self.lock().spare.push(spare);
         Ok(())

@@ -14,7 +14,7 @@ use tidelog_sim::{Context, Fault, FaultEffect, OperationKind, SimDisk, SimDiskCo
 use tidelog_types::{ByteSize, ClusterId, Offset};
 
 use crate::support::{
-    append, batch, fill, offset, open, place, read_all, segment_path, small_config, small_partition,
+    append, batch, fill, joined, offset, open, place, read_all, segment_path, small_config, small_partition,
 };
 
 fn on_disk<F>(
@@ -140,39 +140,49 @@ fn a_missing_or_damaged_index_is_rebuilt() {
 #[test]
 fn a_damaged_journal_entry_fences_its_partition_alone() {
     // Rot, not a tear: the entry lies below a position that a later round names as synced.
-    on_disk(
-        |context| context.disk.clone(),
-        |context, supervisor| async move {
-            let mut config = small_config();
-            config.checkpoint_interval = std::time::Duration::from_secs(3600);
-            config.write_behind_delay = std::time::Duration::from_secs(3600);
-            let (log, _) = open(&context, &context.disk, &supervisor, config).await.unwrap();
-            let first = log.create(place(1, 0), small_partition(), Offset::ZERO).await.unwrap();
-            let second = log.create(place(2, 0), small_partition(), Offset::ZERO).await.unwrap();
-            for _ in 0..3 {
-                for partition in [&first, &second] {
-                    append(partition, 0, 1, 100);
-                    partition.wait_synced(partition.offsets().log_end).await.unwrap();
+    run(9, |context| async move {
+        let disk = context.disk.clone();
+        let first_life = context.life(&disk, |supervisor| {
+            let context = context.clone();
+            async move {
+                let mut config = small_config();
+                config.checkpoint_interval = std::time::Duration::from_secs(3600);
+                config.write_behind_delay = std::time::Duration::from_secs(3600);
+                let (log, _) = open(&context, &context.disk, &supervisor, config).await.unwrap();
+                let first = log.create(place(1, 0), small_partition(), Offset::ZERO).await.unwrap();
+                let second = log.create(place(2, 0), small_partition(), Offset::ZERO).await.unwrap();
+                for _ in 0..3 {
+                    for partition in [&first, &second] {
+                        append(partition, 0, 1, 100);
+                        partition.wait_synced(partition.offsets().log_end).await.unwrap();
+                    }
                 }
+                // The body of the first partition's second batch.
+                joined(&first.read(offset(2), 1, Offset::MAX, true).await.unwrap()).slice(61..)
             }
-            // The body of the first partition's second batch.
-            let wanted = crate::support::joined(&first.read(offset(2), 1, Offset::MAX, true).await.unwrap());
-            let found = context.disk.paths().into_iter().find_map(|path| {
-                let bytes = context.disk.contents(&path).unwrap();
-                let at = bytes.windows(wanted.len() - 61).position(|window| window == &wanted[61..])?;
-                path.extension().is_some_and(|name| name == "journal").then_some((path, at))
-            });
-            let (journal, at) = found.unwrap();
-            context.disk.flip_bit(&journal, at as u64 + 50, 2).unwrap();
-            let disk = context.disk.kill();
-            let (log, recovered) = open(&context, &disk, &supervisor, small_config()).await.unwrap();
-            assert!(recovered[0].log.fenced().is_some());
-            assert_eq!(recovered[0].log.offsets().log_end, offset(2));
-            assert_eq!(recovered[1].log.fenced(), None);
-            assert_eq!(read_all(&recovered[1].log, offset(0)).await.len(), 3);
-            assert!(log.status().unclean);
-        },
-    );
+        });
+        let wanted = first_life.await.unwrap();
+        let found = disk.paths().into_iter().find_map(|path| {
+            let bytes = disk.contents(&path).unwrap();
+            let at = bytes.windows(wanted.len()).position(|window| window == &wanted[..])?;
+            path.extension().is_some_and(|name| name == "journal").then_some((path, at))
+        });
+        let (journal, at) = found.unwrap();
+        disk.flip_bit(&journal, at as u64 + 50, 2).unwrap();
+        let disk = disk.kill();
+        let second_life = context.life(&disk, |supervisor| {
+            let (context, disk) = (context.clone(), disk.clone());
+            async move {
+                let (log, recovered) = open(&context, &disk, &supervisor, small_config()).await.unwrap();
+                assert!(recovered[0].log.fenced().is_some());
+                assert_eq!(recovered[0].log.offsets().log_end, offset(2));
+                assert_eq!(recovered[1].log.fenced(), None);
+                assert_eq!(read_all(&recovered[1].log, offset(0)).await.len(), 3);
+                assert!(log.status().unclean);
+            }
+        });
+        second_life.await.unwrap();
+    });
 }
 
 #[test]
