@@ -17,7 +17,7 @@ const WHAT: &str = "segment object footer";
 const MAGIC: [u8; 8] = *b"TLSEGOBJ";
 const VERSION: u16 = 1;
 /// For encryption: a key's name, a nonce, an algorithm.
-const RESERVED_BYTES: usize = 512 - 4 - 288;
+const RESERVED_BYTES: usize = FOOTER_BYTES - 4 - 268;
 
 /// What an object says of itself. It repeats its manifest entry, so that a lost manifest can be made again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

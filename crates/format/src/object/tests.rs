@@ -200,13 +200,24 @@ fn every_flipped_bit_of_an_object_is_found_by_its_checksum() {
     }
 }
 
-#[test]
-fn a_newer_footer_is_refused_as_such() {
-    let (object, bytes) = sample();
+/// A footer with one byte changed and a checksum to match.
+fn resealed(bytes: &Bytes, at: usize, value: u8) -> Vec<u8> {
     let mut tail = bytes[bytes.len() - FOOTER_BYTES..].to_vec();
-    tail[9] = 2;
+    tail[at] = value;
     let crc = crc32c(&tail[..FOOTER_BYTES - 4]);
     tail[FOOTER_BYTES - 4..].copy_from_slice(&crc.to_be_bytes());
-    let refused = Footer::decode(&tail, object.bytes());
-    assert!(matches!(refused, Err(DecodeError::Version { version: 2, version_max: 1, .. })));
+    tail
+}
+
+#[test]
+fn what_a_newer_program_wrote_is_refused_as_such() {
+    let (object, bytes) = sample();
+    let decode = |at, value| Footer::decode(&resealed(&bytes, at, value), object.bytes());
+    assert!(matches!(decode(9, 2), Err(DecodeError::Version { version: 2, version_max: 1, .. })));
+    for at in (12..16).chain(268..508) {
+        assert!(
+            matches!(decode(at, 1), Err(DecodeError::Invalid { why: "reserved bytes are in use", .. })),
+            "{at}"
+        );
+    }
 }
