@@ -178,6 +178,35 @@ fn what_an_earlier_generation_left_is_not_played() {
     assert_eq!((found.entries, found.rot, found.end.position), (vec![entry], vec![], new.end));
 }
 
+/// Two entries of equal size in one round, and where in the file the second stands.
+fn twins(generation: u64, values: [u8; 2]) -> (Written, [ScannedEntry; 2], usize) {
+    let mut file = Written::new(generation, JournalPosition(0), JournalPosition(0));
+    let entries = file.round(|round| {
+        [append(round, 0, &batch(0, &[values[0]; 9])), append(round, 0, &batch(1, &[values[1]; 9]))]
+    });
+    let second = usize::try_from(entries[1].position.0).unwrap();
+    (file, entries, second)
+}
+
+#[test]
+fn a_torn_round_over_an_older_one_ends_with_its_own_entries() {
+    let (old, _, second) = twins(5, [1, 2]);
+    let (new, entries, _) = twins(6, [3, 4]);
+    let torn = [&new.bytes[..second], &old.bytes[second..]].concat();
+    let found = scan(&[(new.header, torn.into())]).unwrap();
+    assert_eq!((&found.entries[..], found.rot.len()), (&entries[..1], 0));
+}
+
+#[test]
+fn an_entry_at_another_place_is_not_played() {
+    let (file, entries, second) = twins(5, [1, 2]);
+    let first = usize::try_from(entries[0].position.0).unwrap();
+    let mut bytes = file.bytes.to_vec();
+    bytes.copy_within(first..second, second);
+    let found = scan(&[(file.header, bytes.into())]).unwrap();
+    assert_eq!((&found.entries[..], found.rot.len()), (&entries[..1], 0));
+}
+
 #[test]
 fn a_later_round_that_survived_a_lost_one_is_dropped() {
     let (file, entries) = sample();
