@@ -206,9 +206,14 @@ pub(crate) fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-    use tidelog_runtime::SystemClock;
+    use tidelog_testkit::VirtualClock;
 
     use super::*;
+
+    fn on_virtual_time<F: Future<Output = ()>>(test: impl FnOnce(VirtualClock) -> F) {
+        let clock = VirtualClock::new();
+        clock.run(test(clock.clone()));
+    }
 
     /// Issues keys `key-1`, `key-2`, …; fails where told to.
     #[derive(Clone)]
@@ -235,56 +240,63 @@ mod tests {
         }
     }
 
-    fn chain(lifetime: Duration) -> (Counting, ChainCredentials) {
-        let clock = SystemClock::new();
+    fn chain(clock: &VirtualClock, lifetime: Duration) -> (Counting, ChainCredentials) {
         let lifetime = u64::try_from(lifetime.as_millis()).unwrap();
         let expires = Timestamp::from_millis(clock.wall().as_millis() + lifetime);
         let issuer = Counting { issued: Arc::default(), down: Arc::default(), expires };
-        (issuer.clone(), ChainCredentials::new(issuer, Arc::new(clock), &Registry::new()))
+        (issuer.clone(), ChainCredentials::new(issuer, Arc::new(clock.clone()), &Registry::new()))
     }
 
     // C22
-    #[tokio::test(start_paused = true)]
-    async fn keys_are_asked_for_once_until_they_near_their_end() {
-        let (issuer, chain) = chain(Duration::from_secs(3600));
-        for _ in 0..3 {
+    #[test]
+    fn keys_are_asked_for_once_until_they_near_their_end() {
+        on_virtual_time(|clock| async move {
+            let (issuer, chain) = chain(&clock, Duration::from_secs(3600));
+            for _ in 0..3 {
+                assert_eq!(chain.current().await.unwrap().key_id, "key-1");
+            }
+            assert_eq!(issuer.issued.load(Ordering::Relaxed), 1);
+        });
+    }
+
+    // C22
+    #[test]
+    fn keys_with_little_time_left_are_renewed_but_not_at_every_request() {
+        on_virtual_time(|clock| async move {
+            let (issuer, chain) = chain(&clock, Duration::from_secs(60));
             assert_eq!(chain.current().await.unwrap().key_id, "key-1");
-        }
-        assert_eq!(issuer.issued.load(Ordering::Relaxed), 1);
+            assert_eq!(chain.current().await.unwrap().key_id, "key-1");
+            clock.advance(CREDENTIALS_RETRY);
+            assert_eq!(chain.current().await.unwrap().key_id, "key-2");
+            assert_eq!(issuer.issued.load(Ordering::Relaxed), 2);
+        });
     }
 
     // C22
-    #[tokio::test(start_paused = true)]
-    async fn keys_with_little_time_left_are_renewed_but_not_at_every_request() {
-        let (issuer, chain) = chain(Duration::from_secs(60));
-        assert_eq!(chain.current().await.unwrap().key_id, "key-1");
-        assert_eq!(chain.current().await.unwrap().key_id, "key-1");
-        tokio::time::advance(CREDENTIALS_RETRY).await;
-        assert_eq!(chain.current().await.unwrap().key_id, "key-2");
-        assert_eq!(issuer.issued.load(Ordering::Relaxed), 2);
+    #[test]
+    fn refused_keys_are_renewed_at_once_and_old_ones_serve_while_the_issuer_is_down() {
+        on_virtual_time(|clock| async move {
+            let (issuer, chain) = chain(&clock, Duration::from_secs(3600));
+            assert_eq!(chain.current().await.unwrap().key_id, "key-1");
+            chain.refused();
+            issuer.down.store(true, Ordering::Relaxed);
+            assert_eq!(chain.current().await.unwrap().key_id, "key-1");
+            issuer.down.store(false, Ordering::Relaxed);
+            assert_eq!(chain.current().await.unwrap().key_id, "key-1");
+            clock.advance(CREDENTIALS_RETRY);
+            assert_eq!(chain.current().await.unwrap().key_id, "key-2");
+            assert_eq!(chain.current().await.unwrap().key_id, "key-2");
+        });
     }
 
-    // C22
-    #[tokio::test(start_paused = true)]
-    async fn refused_keys_are_renewed_at_once_and_old_ones_serve_while_the_issuer_is_down() {
-        let (issuer, chain) = chain(Duration::from_secs(3600));
-        assert_eq!(chain.current().await.unwrap().key_id, "key-1");
-        chain.refused();
-        issuer.down.store(true, Ordering::Relaxed);
-        assert_eq!(chain.current().await.unwrap().key_id, "key-1");
-        issuer.down.store(false, Ordering::Relaxed);
-        assert_eq!(chain.current().await.unwrap().key_id, "key-1");
-        tokio::time::advance(CREDENTIALS_RETRY).await;
-        assert_eq!(chain.current().await.unwrap().key_id, "key-2");
-        assert_eq!(chain.current().await.unwrap().key_id, "key-2");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn without_any_keys_the_failure_says_whether_waiting_helps() {
-        let (issuer, chain) = chain(Duration::from_secs(3600));
-        issuer.down.store(true, Ordering::Relaxed);
-        let failure = chain.current().await.unwrap_err();
-        assert!(!failure.is_final);
-        assert!(failure.reason.contains("the issuer is down"), "{}", failure.reason);
+    #[test]
+    fn without_any_keys_the_failure_says_whether_waiting_helps() {
+        on_virtual_time(|clock| async move {
+            let (issuer, chain) = chain(&clock, Duration::from_secs(3600));
+            issuer.down.store(true, Ordering::Relaxed);
+            let failure = chain.current().await.unwrap_err();
+            assert!(!failure.is_final);
+            assert!(failure.reason.contains("the issuer is down"), "{}", failure.reason);
+        });
     }
 }

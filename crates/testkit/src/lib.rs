@@ -1,4 +1,4 @@
-//! Builders and faults for tests and benches: stores that fail on demand, and a stand-in for S3.
+//! Builders and faults for tests and benches: stores that fail on demand, a stand-in for S3, virtual time.
 //!
 //! **Owns** nothing of the product and is part of no build of it.
 //!
@@ -11,7 +11,9 @@ mod s3_answers;
 mod s3_proxy;
 mod s3_server;
 mod store_fault;
+mod virtual_time;
 
 pub use s3_proxy::{Fault, LoggedRequest, Rule, S3Proxy};
 pub use s3_server::{Conditions, ListQuirk, S3Config, S3Server};
 pub use store_fault::{FaultyStore, StoreFault, StoreOperation};
+pub use virtual_time::VirtualClock;

@@ -1,6 +1,12 @@
-use tidelog_runtime::{SeededRng, SystemClock};
+use tidelog_runtime::SeededRng;
+use tidelog_testkit::VirtualClock;
 
 use super::*;
+
+fn on_virtual_time<F: Future<Output = ()>>(test: impl FnOnce(VirtualClock) -> F) {
+    let clock = VirtualClock::new();
+    clock.run(test(clock.clone()));
+}
 
 fn answer(status: u16, body: &str) -> TryError {
     let source = format!(
@@ -79,76 +85,82 @@ fn a_conflict_is_not_taken_for_a_winner() {
     assert_eq!(error(304), TryError::Exists);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_try_that_moves_lives_and_a_silent_one_is_dropped_within_the_limit() {
-    let clock = SystemClock::new();
-    let limits = TimeLimits { silence: Duration::from_secs(20), total: Duration::from_secs(1000) };
-    let exchange = Exchange::new();
-    let moving = async {
-        for _ in 0..30 {
+#[test]
+fn a_try_that_moves_lives_and_a_silent_one_is_dropped_within_the_limit() {
+    on_virtual_time(|clock| async move {
+        let limits = TimeLimits { silence: Duration::from_secs(20), total: Duration::from_secs(1000) };
+        let exchange = Exchange::new();
+        let moving = async {
+            for _ in 0..30 {
+                clock.sleep(Duration::from_secs(15)).await;
+                exchange.note_moved(1);
+            }
+            Ok(())
+        };
+        assert_eq!(within(&clock, limits, &exchange, moving).await, Ok(()));
+
+        // C7: it freezes after half of its body.
+        let begun = clock.monotonic();
+        let frozen = async {
             clock.sleep(Duration::from_secs(15)).await;
             exchange.note_moved(1);
-        }
-        Ok(())
-    };
-    assert_eq!(within(&clock, limits, &exchange, moving).await, Ok(()));
-
-    // C7: it freezes after half of its body.
-    let begun = clock.monotonic();
-    let frozen = async {
-        clock.sleep(Duration::from_secs(15)).await;
-        exchange.note_moved(1);
-        std::future::pending::<Result<(), TryError>>().await
-    };
-    let error = within(&clock, limits, &exchange, frozen).await.unwrap_err();
-    assert!(matches!(error, TryError::Failed { may_have_happened: true, .. }), "{error:?}");
-    let took = clock.monotonic() - begun;
-    assert!(took <= Duration::from_secs(15 + 25), "{took:?}");
+            std::future::pending::<Result<(), TryError>>().await
+        };
+        let error = within(&clock, limits, &exchange, frozen).await.unwrap_err();
+        assert!(matches!(error, TryError::Failed { may_have_happened: true, .. }), "{error:?}");
+        let took = clock.monotonic() - begun;
+        assert!(took <= Duration::from_secs(15 + 25), "{took:?}");
+    });
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_trickle_below_the_floor_rate_ends() {
-    let clock = SystemClock::new();
-    let limits = TimeLimits { silence: Duration::from_secs(20), total: Duration::from_secs(100) };
-    let exchange = Exchange::new();
-    let trickle = async {
-        loop {
-            clock.sleep(Duration::from_secs(10)).await;
-            exchange.note_moved(1);
-        }
-    };
-    let error: Result<(), _> = within(&clock, limits, &exchange, trickle).await;
-    assert!(matches!(error, Err(TryError::Failed { .. })), "{error:?}");
+#[test]
+fn a_trickle_below_the_floor_rate_ends() {
+    on_virtual_time(|clock| async move {
+        let limits = TimeLimits { silence: Duration::from_secs(20), total: Duration::from_secs(100) };
+        let exchange = Exchange::new();
+        let trickle = async {
+            loop {
+                clock.sleep(Duration::from_secs(10)).await;
+                exchange.note_moved(1);
+            }
+        };
+        let error: Result<(), _> = within(&clock, limits, &exchange, trickle).await;
+        assert!(matches!(error, Err(TryError::Failed { .. })), "{error:?}");
+    });
 }
 
-#[tokio::test(start_paused = true)]
-async fn tries_end_at_the_deadline_and_never_after_it() {
-    let (clock, rng) = (SystemClock::new(), SeededRng::new(3));
-    let begun = clock.monotonic();
-    let mut tries = Tries::new(&clock, &rng, "k", Duration::from_secs(60));
-    let ended = loop {
-        if let Err(ended) = tries.after(TryError::Throttled("slow down".to_owned())).await {
-            break ended;
-        }
-    };
-    let Ended::Gave(failure) = ended else { panic!("{ended:?}") };
-    assert_eq!(failure.reason, "slow down");
-    assert!((10..40).contains(&failure.tries), "{failure:?}");
-    let took = clock.monotonic() - begun;
-    assert!(took > Duration::from_secs(50) && took < Duration::from_secs(60), "{took:?}");
+#[test]
+fn tries_end_at_the_deadline_and_never_after_it() {
+    on_virtual_time(|clock| async move {
+        let rng = SeededRng::new(3);
+        let begun = clock.monotonic();
+        let mut tries = Tries::new(&clock, &rng, "k", Duration::from_secs(60));
+        let ended = loop {
+            if let Err(ended) = tries.after(TryError::Throttled("slow down".to_owned())).await {
+                break ended;
+            }
+        };
+        let Ended::Gave(failure) = ended else { panic!("{ended:?}") };
+        assert_eq!(failure.reason, "slow down");
+        assert!((10..40).contains(&failure.tries), "{failure:?}");
+        let took = clock.monotonic() - begun;
+        assert!(took > Duration::from_secs(50) && took < Duration::from_secs(60), "{took:?}");
+    });
 }
 
-#[tokio::test(start_paused = true)]
-async fn wrong_answers_and_refused_renewals_end_early() {
-    let (clock, rng) = (SystemClock::new(), SeededRng::new(3));
-    let mut tries = Tries::new(&clock, &rng, "k", Duration::from_secs(60));
-    for _ in 0..3 {
-        assert_eq!(tries.after(TryError::WrongAnswer("200".to_owned())).await, Ok(()));
-    }
-    assert_eq!(
-        tries.after(TryError::WrongAnswer("200".to_owned())).await,
-        Err(Ended::WrongAnswer("200".to_owned()))
-    );
-    assert_eq!(tries.after(TryError::Expired("old".to_owned())).await, Ok(()));
-    assert!(matches!(tries.after(TryError::Expired("old".to_owned())).await, Err(Ended::Refused(_))));
+#[test]
+fn wrong_answers_and_refused_renewals_end_early() {
+    on_virtual_time(|clock| async move {
+        let rng = SeededRng::new(3);
+        let mut tries = Tries::new(&clock, &rng, "k", Duration::from_secs(60));
+        for _ in 0..3 {
+            assert_eq!(tries.after(TryError::WrongAnswer("200".to_owned())).await, Ok(()));
+        }
+        assert_eq!(
+            tries.after(TryError::WrongAnswer("200".to_owned())).await,
+            Err(Ended::WrongAnswer("200".to_owned()))
+        );
+        assert_eq!(tries.after(TryError::Expired("old".to_owned())).await, Ok(()));
+        assert!(matches!(tries.after(TryError::Expired("old".to_owned())).await, Err(Ended::Refused(_))));
+    });
 }
