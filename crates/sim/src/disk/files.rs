@@ -326,12 +326,18 @@ impl Files {
 
     /// Drops what no name, no unsynced change and no handle leads to.
     fn forget_unreachable(&mut self) {
-        let mut kept = self.reachable(|live, _| live);
-        kept.extend(self.reachable(|_, durable| durable));
+        let mut kept = BTreeSet::from([ROOT]);
         kept.extend(self.open.keys());
         for part in self.unsynced.iter().flatten() {
             kept.extend(part.target);
             kept.insert(part.directory);
+        }
+        // A directory whose own name is not durable yet may hold durable names: a power cut may keep both.
+        let mut unvisited: Vec<u64> = kept.iter().copied().collect();
+        while let Some(inode) = unvisited.pop() {
+            if let Some(Inode::Directory { live, durable }) = self.inodes.get(&inode) {
+                unvisited.extend(live.values().chain(durable.values()).filter(|child| kept.insert(**child)));
+            }
         }
         self.inodes.retain(|inode, _| kept.contains(inode));
     }
