@@ -18,13 +18,13 @@ use crate::{
     CreateError, DirectoryLock, LogConfig, LogFailure, LogStatus, OpenError, PartitionConfig, PartitionLog,
     RecoveredPartition, checkpoint,
     descriptors::Descriptors,
-    files::{Files, PIECE_BYTES},
-    journal::{self, Entry, Queue, Request, committer},
+    files::Files,
+    journal::{self, Queue, Request, committer},
     metrics::LogMetrics,
-    partition::{Partition, State, take_flag},
+    partition::{Partition, State},
     recovery,
     segment::Segment,
-    tail::{TailBatch, TailPool},
+    tail::TailPool,
 };
 
 /// Indexes of sealed segments kept in memory; each costs 32 bytes per interval.
@@ -32,12 +32,6 @@ const INDEXES_LOADED_MAX: usize = 256;
 
 /// Workers that write behind. Two keep one device busy and leave it to readers.
 const WRITE_BEHIND_WORKERS: usize = 2;
-
-/// How long write-behind waits when a disk was full.
-const FULL_DISK_RETRY: Duration = Duration::from_secs(1);
-
-/// How often the free space is looked at.
-const SPACE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the partitions of a node share.
 pub(crate) struct Engine {
@@ -54,15 +48,15 @@ pub(crate) struct Engine {
     pub(crate) directory_id: DirectoryId,
     /// Given back when the log is closed, whoever still holds a partition.
     lock: Mutex<Option<DirectoryLock>>,
-    partitions: Mutex<BTreeMap<TopicPartition, Arc<Partition>>>,
+    pub(crate) partitions: Mutex<BTreeMap<TopicPartition, Arc<Partition>>>,
     failure: OnceLock<LogFailure>,
     closing: AtomicBool,
     /// Partitions that a worker shall write behind.
-    behind: Mutex<VecDeque<Arc<Partition>>>,
-    behind_wake: Notify,
+    pub(crate) behind: Mutex<VecDeque<Arc<Partition>>>,
+    pub(crate) behind_wake: Notify,
     /// Partitions with unwritten batches, by the time of the first of them.
-    aging: Mutex<VecDeque<(Duration, Arc<Partition>)>>,
-    aging_wake: Notify,
+    pub(crate) aging: Mutex<VecDeque<(Duration, Arc<Partition>)>>,
+    pub(crate) aging_wake: Notify,
     pub(crate) checkpoint_wake: Notify,
     /// One checkpoint at a time.
     pub(crate) checkpoint_lock: tokio::sync::Mutex<()>,
@@ -73,8 +67,8 @@ pub(crate) struct Engine {
     /// Folders were made that no sync of the data directory covers.
     pub(crate) new_folders: AtomicBool,
     loaded: Mutex<VecDeque<Weak<Segment>>>,
-    space_ok: AtomicBool,
-    free_bytes: AtomicU64,
+    pub(crate) space_ok: AtomicBool,
+    pub(crate) free_bytes: AtomicU64,
     pub(crate) unclean: bool,
     tasks: Mutex<Vec<Task>>,
 }
@@ -85,7 +79,7 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -169,7 +163,7 @@ impl Engine {
         }
     }
 
-    fn fail_partition(
+    pub(crate) fn fail_partition(
         &self,
         partition: &Partition,
         operation: &'static str,
@@ -190,7 +184,7 @@ impl Engine {
         self.journal.bytes() >= max.saturating_add(max / 4)
     }
 
-    fn crowded(&self) -> bool {
+    pub(crate) fn crowded(&self) -> bool {
         self.pool.crowded() || self.journal.bytes() >= self.config.journal_bytes_max.get()
     }
 
@@ -219,346 +213,6 @@ impl Engine {
         }
     }
 
-    // ---- write-behind ----
-
-    pub(crate) fn queue_write_behind(&self, partition: &Arc<Partition>) {
-        if take_flag(&partition.queued) {
-            lock(&self.behind).push_back(Arc::clone(partition));
-            self.behind_wake.notify_one();
-        }
-    }
-
-    pub(crate) fn start_aging(&self, partition: &Arc<Partition>, now: Duration) {
-        lock(&self.aging).push_back((now, Arc::clone(partition)));
-    }
-
-    pub(crate) fn wake_write_behind(&self) {
-        self.aging_wake.notify_one();
-    }
-
-    /// Queues partitions whose first unwritten batch is old, or the oldest ones whatever their age while memory is short.
-    async fn run_aging(self: Arc<Self>) {
-        let stop = self.supervisor.shutdown_token();
-        let tick = (self.config.write_behind_delay / 4).clamp(Duration::from_millis(10), SPACE_INTERVAL);
-        let mut next_space = Duration::ZERO;
-        while self.check().is_ok() {
-            let now = self.clock.monotonic();
-            if now >= next_space {
-                self.look_at_space().await;
-                next_space = now + SPACE_INTERVAL;
-            }
-            self.queue_aged(now);
-            self.publish_metrics();
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                () = self.aging_wake.notified() => {}
-                () = self.clock.sleep(tick) => {}
-            }
-        }
-    }
-
-    fn queue_aged(&self, now: Duration) {
-        let crowded = self.crowded();
-        let mut aging = lock(&self.aging);
-        while let Some((since, partition)) = aging.front() {
-            if !crowded && now.saturating_sub(*since) < self.config.write_behind_delay {
-                return;
-            }
-            self.queue_write_behind(partition);
-            aging.pop_front();
-        }
-    }
-
-    fn publish_metrics(&self) {
-        self.metrics.tail_bytes.set(self.pool.charged());
-        self.metrics.unwritten_bytes.set(self.pool.unwritten());
-        self.metrics.journal_live_bytes.set(self.journal.bytes());
-        self.metrics.open_files.set(self.descriptors.count() as u64);
-        self.metrics.free_bytes.set(self.free_bytes.load(Ordering::Relaxed));
-    }
-
-    pub(crate) fn free_bytes(&self) -> u64 {
-        self.free_bytes.load(Ordering::Relaxed)
-    }
-
-    pub(crate) async fn look_at_space(&self) {
-        let Ok(space) = self.disk.space(&self.config.directory).await else { return };
-        self.free_bytes.store(space.free, Ordering::Relaxed);
-        let floor = u128::from(space.total) * u128::from(self.config.free_space_floor_percent) / 100;
-        let ok = u128::from(space.free) >= floor;
-        if self.space_ok.swap(ok, Ordering::Relaxed) != ok {
-            tracing::warn!(
-                free_bytes = space.free,
-                total_bytes = space.total,
-                ok,
-                "free space crossed its floor"
-            );
-        }
-    }
-
-    async fn run_write_behind(self: Arc<Self>) {
-        let stop = self.supervisor.shutdown_token();
-        while self.check().is_ok() {
-            let next = lock(&self.behind).pop_front();
-            let Some(partition) = next else {
-                tokio::select! {
-                    biased;
-                    () = stop.cancelled() => return,
-                    () = self.behind_wake.notified() => {}
-                }
-                continue;
-            };
-            partition.queued.store(false, Ordering::Release);
-            let mut files = partition.files.lock().await;
-            let written = self.write_behind(&partition, &mut files).await;
-            drop(files);
-            match written {
-                Ok(()) => self.age_again(&partition),
-                Err(error) if error.kind() == io::ErrorKind::StorageFull => {
-                    tracing::error!(place = %partition.place, %error, "write-behind waits for space");
-                    self.space_ok.store(false, Ordering::Relaxed);
-                    tokio::select! {
-                        biased;
-                        () = stop.cancelled() => return,
-                        () = self.clock.sleep(FULL_DISK_RETRY) => self.queue_write_behind(&partition),
-                    }
-                }
-                Err(error) => {
-                    self.fail_partition(&partition, "write behind", error);
-                }
-            }
-        }
-    }
-
-    fn age_again(&self, partition: &Arc<Partition>) {
-        let mut state = partition.lock();
-        match state.oldest_unwritten() {
-            Some(since) => {
-                state.aging = true;
-                drop(state);
-                self.start_aging(partition, since);
-            }
-            None => state.aging = false,
-        }
-    }
-
-    /// Writes to segments everything that the journal has written.
-    pub(crate) async fn write_behind(&self, partition: &Partition, files: &mut Files) -> io::Result<()> {
-        loop {
-            let batches = next_piece(partition);
-            let Some(last) = batches.last() else { return Ok(()) };
-            let end = last.last.next();
-            files.append(self, partition, &batches).await?;
-            let charge = {
-                let mut state = partition.lock();
-                state.behind_end = end;
-                state.tail.mark_behind(end)
-            };
-            self.pool.wrote(charge);
-            self.pool.shrink();
-        }
-    }
-
-    // ---- changes of one partition ----
-
-    /// Holds the journal from here on for a work whose entry must not be freed before it is done.
-    fn hold(&self) -> Hold<'_> {
-        let mut holds = lock(&self.holds);
-        holds.0 += 1;
-        let number = holds.0;
-        holds.1.insert(number, self.journal.head());
-        Hold { engine: self, number }
-    }
-
-    /// The least position that works in progress need.
-    pub(crate) fn held_from(&self) -> Option<u64> {
-        lock(&self.holds).1.values().min().copied()
-    }
-
-    fn push(&self, partition: &Arc<Partition>, state: &State, request: Request) -> u64 {
-        let entry = Entry { partition: Arc::clone(partition), cut: state.cut, end: state.log_end, request };
-        self.queue.push(entry)
-    }
-
-    async fn synced(&self, ticket: u64) -> Result<(), LogFailure> {
-        self.queue.wait_synced(ticket, || self.check()).await
-    }
-
-    pub(crate) async fn roll(&self, partition: &Arc<Partition>) -> Result<(), LogFailure> {
-        let ticket = self.queue.newest();
-        self.synced(ticket).await?;
-        let mut files = partition.files.lock().await;
-        if partition.lock().deleted {
-            return Err(LogFailure::Deleted);
-        }
-        let rolled = async {
-            self.write_behind(partition, &mut files).await?;
-            files.seal(self, partition).await
-        };
-        rolled.await.map_err(|error| self.fail_partition(partition, "roll", error))
-    }
-
-    pub(crate) async fn truncate(&self, partition: &Arc<Partition>, to: Offset) -> Result<(), LogFailure> {
-        self.check()?;
-        let mut files = partition.files.lock().await;
-        let to = crate::read::boundary_below(self, partition, to).await;
-        let (floor, unchanged) = {
-            let state = partition.lock();
-            if state.deleted {
-                return Err(LogFailure::Deleted);
-            }
-            (state.log_start.max(state.local_log_start), to >= state.log_end && state.fenced.is_none())
-        };
-        if unchanged {
-            return Ok(());
-        }
-        if to < floor {
-            // Nothing of what stays is served: the log is empty at its start.
-            return self.reset_holding(partition, &mut files, floor).await;
-        }
-        let (ticket, to, freed, unwritten) = {
-            let mut state = partition.lock();
-            let to = to.min(state.log_end);
-            let (freed, unwritten) = state.tail.truncate(to);
-            state.cut_to(to);
-            let ticket = if self.config.mistakes.truncate_without_entry {
-                (state.written_end, state.synced_end) = (to, to);
-                0
-            } else {
-                self.push(partition, &state, Request::Truncate(to))
-            };
-            (ticket, to, freed, unwritten)
-        };
-        self.pool.forget(freed, unwritten);
-        self.pool.forget_batches(partition);
-        self.synced(ticket).await?;
-        let cut = files.truncate(self, partition, to).await;
-        tracing::info!(place = %partition.place, offset = %to, "log truncated");
-        cut.map_err(|error| self.fail_partition(partition, "truncate", error))
-    }
-
-    pub(crate) async fn reset(&self, partition: &Arc<Partition>, start: Offset) -> Result<(), LogFailure> {
-        self.check()?;
-        let mut files = partition.files.lock().await;
-        self.reset_holding(partition, &mut files, start).await
-    }
-
-    async fn reset_holding(
-        &self,
-        partition: &Arc<Partition>,
-        files: &mut Files,
-        start: Offset,
-    ) -> Result<(), LogFailure> {
-        let (ticket, freed, unwritten) = {
-            let mut state = partition.lock();
-            if state.deleted {
-                return Err(LogFailure::Deleted);
-            }
-            let (freed, unwritten) = state.tail.clear();
-            let (config, cut) = (state.config.clone(), state.cut);
-            let tail = std::mem::take(&mut state.tail);
-            let aging = state.aging;
-            *state = State { cut: cut + 1, tail, aging, ..State::empty(config, start) };
-            (self.push(partition, &state, Request::Reset(start)), freed, unwritten)
-        };
-        let old = partition.segments.swap(Arc::new(Vec::new()));
-        self.pool.forget(freed, unwritten);
-        self.pool.forget_batches(partition);
-        self.synced(ticket).await?;
-        for segment in old.iter() {
-            self.descriptors.forget(&segment.path(crate::segment::LOG));
-            self.descriptors.forget(&segment.path(crate::segment::INDEX));
-        }
-        tracing::info!(place = %partition.place, offset = %start, "log reset");
-        files.clear(self, partition).await.map_err(|error| self.fail_partition(partition, "reset", error))
-    }
-
-    pub(crate) async fn set_log_start(
-        &self,
-        partition: &Arc<Partition>,
-        to: Offset,
-    ) -> Result<(), LogFailure> {
-        self.check()?;
-        let ticket = {
-            let mut state = partition.lock();
-            if state.deleted {
-                return Err(LogFailure::Deleted);
-            }
-            let to = to.min(state.log_end);
-            if to <= state.log_start {
-                return Ok(());
-            }
-            state.log_start = to;
-            self.push(partition, &state, Request::LogStart(to))
-        };
-        self.synced(ticket).await
-    }
-
-    pub(crate) async fn set_local_log_start(
-        &self,
-        partition: &Arc<Partition>,
-        to: Offset,
-    ) -> Result<(), LogFailure> {
-        self.check()?;
-        let mut files = partition.files.lock().await;
-        let (ticket, removed) = {
-            let mut state = partition.lock();
-            if state.deleted {
-                return Err(LogFailure::Deleted);
-            }
-            let segments = partition.segments.load_full();
-            // A segment goes if it is sealed and ends at or below `to`; the next one's base is its end.
-            let count = (0..segments.len())
-                .take_while(|index| {
-                    let content = segments[*index].content();
-                    let end = segments.get(index + 1).map_or(content.end, |next| next.base);
-                    content.sealed && end <= to
-                })
-                .count();
-            if count == 0 {
-                return Ok(());
-            }
-            let start =
-                segments.get(count).map_or_else(|| segments[count - 1].content().end, |next| next.base);
-            state.local_log_start = start;
-            partition.segments.store(Arc::new(segments[count..].to_vec()));
-            (self.push(partition, &state, Request::LocalLogStart(start)), segments[..count].to_vec())
-        };
-        self.synced(ticket).await?;
-        let gone = files.remove_oldest(self, partition, &removed).await;
-        gone.map_err(|error| self.fail_partition(partition, "remove segments", error))
-    }
-
-    async fn delete(&self, partition: &Arc<Partition>) -> Result<(), LogFailure> {
-        self.check()?;
-        let mut files = partition.files.lock().await;
-        let hold = self.hold();
-        let (ticket, freed, unwritten) = {
-            let mut state = partition.lock();
-            if state.deleted {
-                return Ok(());
-            }
-            state.deleted = true;
-            state.cut += 1;
-            let (freed, unwritten) = state.tail.clear();
-            (self.push(partition, &state, Request::Delete), freed, unwritten)
-        };
-        self.pool.forget(freed, unwritten);
-        self.pool.forget_batches(partition);
-        partition.changed.notify_waiters();
-        self.synced(ticket).await?;
-        let cleared = files.clear(self, partition).await;
-        drop(hold);
-        cleared.map_err(|error| self.fail_partition(partition, "delete", error))?;
-        let mut partitions = lock(&self.partitions);
-        if partitions.get(&partition.place).is_some_and(|known| Arc::ptr_eq(known, partition)) {
-            partitions.remove(&partition.place);
-        }
-        tracing::info!(place = %partition.place, "partition deleted");
-        Ok(())
-    }
-
     /// Waits until appends need not wait.
     async fn room(&self) {
         loop {
@@ -575,32 +229,6 @@ impl Engine {
             room.await;
         }
     }
-}
-
-struct Hold<'a> {
-    engine: &'a Engine,
-    number: u64,
-}
-
-impl Drop for Hold<'_> {
-    fn drop(&mut self) {
-        lock(&self.engine.holds).1.remove(&self.number);
-    }
-}
-
-/// Batches that the journal has written and no segment has, up to one piece.
-fn next_piece(partition: &Partition) -> Vec<TailBatch> {
-    let state = partition.lock();
-    let mut bytes = 0;
-    let mut batches = Vec::new();
-    for batch in state.tail.unwritten() {
-        if batch.last >= state.written_end || (bytes > 0 && bytes + batch.bytes() > PIECE_BYTES) {
-            break;
-        }
-        bytes += batch.bytes();
-        batches.push(batch.clone());
-    }
-    batches
 }
 
 /// The log of one node. Clones are the same log.

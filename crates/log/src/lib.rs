@@ -20,6 +20,7 @@
 //! Whatever was synced is there again, at its offsets, with its bytes. What was only written is there after a kill of
 //! the process. A failed write or sync of the journal is final: the log stops and tells every observer.
 
+mod changes;
 mod checkpoint;
 mod config;
 mod data_dir;
@@ -36,6 +37,7 @@ mod read;
 mod recovery;
 mod segment;
 mod tail;
+mod write_behind;
 
 pub use config::{LogConfig, PartitionConfig};
 pub use data_dir::DirectoryLock;

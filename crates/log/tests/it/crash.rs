@@ -28,9 +28,13 @@ impl Plan {
     }
 }
 
-/// Seeds to run: `TIDELOG_SEEDS`, or `default`.
-pub(crate) fn seeds(default: u64) -> u64 {
-    std::env::var("TIDELOG_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+/// Seeds to run: the one in `TIDELOG_SEED`, with its trace where it finds something; as many as `TIDELOG_SEEDS`; `default`.
+pub(crate) fn seeds(default: u64) -> std::ops::Range<u64> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    match number("TIDELOG_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("TIDELOG_SEEDS").unwrap_or(default),
+    }
 }
 
 /// What a run leaves for comparison.
@@ -49,6 +53,11 @@ pub(crate) fn simulate(seed: u64, plan: &Plan) -> Outcome {
             disk.inject(fault.clone());
         }
         let finding = lives(&context, &mut disk, plan).await.err();
+        if finding.is_some() && std::env::var_os("TIDELOG_SEED").is_some() {
+            for line in disk.trace().iter().rev().take(400).rev() {
+                eprintln!("{line}");
+            }
+        }
         Outcome {
             finding,
             operations: disk.operations(),
@@ -164,7 +173,7 @@ fn nothing_acknowledged_is_lost_by_a_halt_at_any_operation_of_small_workloads() 
 #[test]
 fn nothing_acknowledged_is_lost_by_halts_of_larger_workloads() {
     let mut events = 0;
-    for seed in 0..seeds(60) {
+    for seed in seeds(60) {
         let outcome = simulate(seed, &Plan::new(LARGE));
         assert_eq!(outcome.finding, None, "seed {seed}");
         events = events.max(outcome.trace_events);

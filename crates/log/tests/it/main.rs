@@ -1,5 +1,7 @@
 //! Tests of the log over simulated and real disks.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 mod behaviour;
 mod crash;
 mod faults;

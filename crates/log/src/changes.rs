@@ -1,0 +1,227 @@
+//! Changes of one partition that need IO: each is in the journal, synced, before a file is cut or removed.
+//!
+//! **Owns** that order. A change takes effect in memory at once, so that no reader sees what is about to go, and holds the
+//! partition's files lock until the files agree.
+
+use std::sync::Arc;
+
+use tidelog_types::Offset;
+
+use crate::{
+    LogFailure,
+    engine::{Engine, lock},
+    files::Files,
+    journal::{Entry, Request},
+    partition::{Partition, State},
+    segment,
+};
+
+impl Engine {
+    /// Holds the journal from here on for a work whose entry must not be freed before it is done.
+    fn hold(&self) -> Hold<'_> {
+        let mut holds = lock(&self.holds);
+        holds.0 += 1;
+        let number = holds.0;
+        holds.1.insert(number, self.journal.head());
+        Hold { engine: self, number }
+    }
+
+    /// The least position that works in progress need.
+    pub(crate) fn held_from(&self) -> Option<u64> {
+        lock(&self.holds).1.values().min().copied()
+    }
+
+    pub(crate) fn push(&self, partition: &Arc<Partition>, state: &State, request: Request) -> u64 {
+        let entry = Entry { partition: Arc::clone(partition), cut: state.cut, end: state.log_end, request };
+        self.queue.push(entry)
+    }
+
+    async fn synced(&self, ticket: u64) -> Result<(), LogFailure> {
+        self.queue.wait_synced(ticket, || self.check()).await
+    }
+
+    pub(crate) async fn roll(&self, partition: &Arc<Partition>) -> Result<(), LogFailure> {
+        let ticket = self.queue.newest();
+        self.synced(ticket).await?;
+        let mut files = partition.files.lock().await;
+        if partition.lock().deleted {
+            return Err(LogFailure::Deleted);
+        }
+        let rolled = async {
+            self.write_behind(partition, &mut files).await?;
+            files.seal(self, partition).await
+        };
+        rolled.await.map_err(|error| self.fail_partition(partition, "roll", error))
+    }
+
+    pub(crate) async fn truncate(&self, partition: &Arc<Partition>, to: Offset) -> Result<(), LogFailure> {
+        self.check()?;
+        let mut files = partition.files.lock().await;
+        let to = crate::read::boundary_below(self, partition, to).await;
+        let (floor, unchanged) = {
+            let state = partition.lock();
+            if state.deleted {
+                return Err(LogFailure::Deleted);
+            }
+            (state.log_start.max(state.local_log_start), to >= state.log_end && state.fenced.is_none())
+        };
+        if unchanged {
+            return Ok(());
+        }
+        if to < floor {
+            // Nothing of what stays is served: the log is empty at its start.
+            return self.reset_holding(partition, &mut files, floor).await;
+        }
+        let (ticket, to, freed, unwritten) = {
+            let mut state = partition.lock();
+            let to = to.min(state.log_end);
+            let (freed, unwritten) = state.tail.truncate(to);
+            state.cut_to(to);
+            let ticket = if self.config.mistakes.truncate_without_entry {
+                (state.written_end, state.synced_end) = (to, to);
+                0
+            } else {
+                self.push(partition, &state, Request::Truncate(to))
+            };
+            (ticket, to, freed, unwritten)
+        };
+        self.pool.forget(freed, unwritten);
+        self.pool.forget_batches(partition);
+        self.synced(ticket).await?;
+        let cut = files.truncate(self, partition, to).await;
+        tracing::info!(place = %partition.place, offset = %to, "log truncated");
+        cut.map_err(|error| self.fail_partition(partition, "truncate", error))
+    }
+
+    pub(crate) async fn reset(&self, partition: &Arc<Partition>, start: Offset) -> Result<(), LogFailure> {
+        self.check()?;
+        let mut files = partition.files.lock().await;
+        self.reset_holding(partition, &mut files, start).await
+    }
+
+    async fn reset_holding(
+        &self,
+        partition: &Arc<Partition>,
+        files: &mut Files,
+        start: Offset,
+    ) -> Result<(), LogFailure> {
+        let (ticket, freed, unwritten) = {
+            let mut state = partition.lock();
+            if state.deleted {
+                return Err(LogFailure::Deleted);
+            }
+            let (freed, unwritten) = state.tail.clear();
+            let (config, cut) = (state.config.clone(), state.cut);
+            let tail = std::mem::take(&mut state.tail);
+            let aging = state.aging;
+            *state = State { cut: cut + 1, tail, aging, ..State::empty(config, start) };
+            (self.push(partition, &state, Request::Reset(start)), freed, unwritten)
+        };
+        let old = partition.segments.swap(Arc::new(Vec::new()));
+        self.pool.forget(freed, unwritten);
+        self.pool.forget_batches(partition);
+        self.synced(ticket).await?;
+        for segment in old.iter() {
+            self.descriptors.forget(&segment.path(segment::LOG));
+            self.descriptors.forget(&segment.path(segment::INDEX));
+        }
+        tracing::info!(place = %partition.place, offset = %start, "log reset");
+        files.clear(self, partition).await.map_err(|error| self.fail_partition(partition, "reset", error))
+    }
+
+    pub(crate) async fn set_log_start(
+        &self,
+        partition: &Arc<Partition>,
+        to: Offset,
+    ) -> Result<(), LogFailure> {
+        self.check()?;
+        let ticket = {
+            let mut state = partition.lock();
+            if state.deleted {
+                return Err(LogFailure::Deleted);
+            }
+            let to = to.min(state.log_end);
+            if to <= state.log_start {
+                return Ok(());
+            }
+            state.log_start = to;
+            self.push(partition, &state, Request::LogStart(to))
+        };
+        self.synced(ticket).await
+    }
+
+    pub(crate) async fn set_local_log_start(
+        &self,
+        partition: &Arc<Partition>,
+        to: Offset,
+    ) -> Result<(), LogFailure> {
+        self.check()?;
+        let mut files = partition.files.lock().await;
+        let (ticket, removed) = {
+            let mut state = partition.lock();
+            if state.deleted {
+                return Err(LogFailure::Deleted);
+            }
+            let segments = partition.segments.load_full();
+            // A segment goes if it is sealed and ends at or below `to`; the next one's base is its end.
+            let count = (0..segments.len())
+                .take_while(|index| {
+                    let content = segments[*index].content();
+                    let end = segments.get(index + 1).map_or(content.end, |next| next.base);
+                    content.sealed && end <= to
+                })
+                .count();
+            if count == 0 {
+                return Ok(());
+            }
+            let start =
+                segments.get(count).map_or_else(|| segments[count - 1].content().end, |next| next.base);
+            state.local_log_start = start;
+            partition.segments.store(Arc::new(segments[count..].to_vec()));
+            (self.push(partition, &state, Request::LocalLogStart(start)), segments[..count].to_vec())
+        };
+        self.synced(ticket).await?;
+        let gone = files.remove_oldest(self, partition, &removed).await;
+        gone.map_err(|error| self.fail_partition(partition, "remove segments", error))
+    }
+
+    pub(crate) async fn delete(&self, partition: &Arc<Partition>) -> Result<(), LogFailure> {
+        self.check()?;
+        let mut files = partition.files.lock().await;
+        let hold = self.hold();
+        let (ticket, freed, unwritten) = {
+            let mut state = partition.lock();
+            if state.deleted {
+                return Ok(());
+            }
+            state.deleted = true;
+            state.cut += 1;
+            let (freed, unwritten) = state.tail.clear();
+            (self.push(partition, &state, Request::Delete), freed, unwritten)
+        };
+        self.pool.forget(freed, unwritten);
+        self.pool.forget_batches(partition);
+        partition.changed.notify_waiters();
+        self.synced(ticket).await?;
+        let cleared = files.clear(self, partition).await;
+        drop(hold);
+        cleared.map_err(|error| self.fail_partition(partition, "delete", error))?;
+        let mut partitions = lock(&self.partitions);
+        if partitions.get(&partition.place).is_some_and(|known| Arc::ptr_eq(known, partition)) {
+            partitions.remove(&partition.place);
+        }
+        tracing::info!(place = %partition.place, "partition deleted");
+        Ok(())
+    }
+}
+
+struct Hold<'a> {
+    engine: &'a Engine,
+    number: u64,
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        lock(&self.engine.holds).1.remove(&self.number);
+    }
+}

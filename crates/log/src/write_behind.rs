@@ -1,0 +1,179 @@
+//! Moving batches from memory to segments, in large writes and far behind the journal.
+//!
+//! **Owns** which partition is written when: one with a large piece at once, any other when its oldest batch is old, and the
+//! oldest first while memory or the journal is short. Also looks at the disk's free space. **Does not own** the files.
+
+use std::{
+    io,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use crate::{
+    engine::{Engine, lock},
+    files::{Files, PIECE_BYTES},
+    partition::{Partition, take_flag},
+    tail::TailBatch,
+};
+
+/// How long write-behind waits when a disk was full.
+const FULL_DISK_RETRY: Duration = Duration::from_secs(1);
+
+/// How often the free space is looked at.
+const SPACE_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Engine {
+    pub(crate) fn queue_write_behind(&self, partition: &Arc<Partition>) {
+        if take_flag(&partition.queued) {
+            lock(&self.behind).push_back(Arc::clone(partition));
+            self.behind_wake.notify_one();
+        }
+    }
+
+    pub(crate) fn start_aging(&self, partition: &Arc<Partition>, now: Duration) {
+        lock(&self.aging).push_back((now, Arc::clone(partition)));
+    }
+
+    pub(crate) fn wake_write_behind(&self) {
+        self.aging_wake.notify_one();
+    }
+
+    /// Queues partitions whose first unwritten batch is old, or the oldest ones whatever their age while memory is short.
+    pub(crate) async fn run_aging(self: Arc<Self>) {
+        let stop = self.supervisor.shutdown_token();
+        let tick = (self.config.write_behind_delay / 4).clamp(Duration::from_millis(10), SPACE_INTERVAL);
+        let mut next_space = Duration::ZERO;
+        while self.check().is_ok() {
+            let now = self.clock.monotonic();
+            if now >= next_space {
+                self.look_at_space().await;
+                next_space = now + SPACE_INTERVAL;
+            }
+            self.queue_aged(now);
+            self.publish_metrics();
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = self.aging_wake.notified() => {}
+                () = self.clock.sleep(tick) => {}
+            }
+        }
+    }
+
+    fn queue_aged(&self, now: Duration) {
+        let crowded = self.crowded();
+        let mut aging = lock(&self.aging);
+        while let Some((since, partition)) = aging.front() {
+            if !crowded && now.saturating_sub(*since) < self.config.write_behind_delay {
+                return;
+            }
+            self.queue_write_behind(partition);
+            aging.pop_front();
+        }
+    }
+
+    fn publish_metrics(&self) {
+        self.metrics.tail_bytes.set(self.pool.charged());
+        self.metrics.unwritten_bytes.set(self.pool.unwritten());
+        self.metrics.journal_live_bytes.set(self.journal.bytes());
+        self.metrics.open_files.set(self.descriptors.count() as u64);
+        self.metrics.free_bytes.set(self.free_bytes.load(Ordering::Relaxed));
+    }
+
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.free_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) async fn look_at_space(&self) {
+        let Ok(space) = self.disk.space(&self.config.directory).await else { return };
+        self.free_bytes.store(space.free, Ordering::Relaxed);
+        let floor = u128::from(space.total) * u128::from(self.config.free_space_floor_percent) / 100;
+        let ok = u128::from(space.free) >= floor;
+        if self.space_ok.swap(ok, Ordering::Relaxed) != ok {
+            tracing::warn!(
+                free_bytes = space.free,
+                total_bytes = space.total,
+                ok,
+                "free space crossed its floor"
+            );
+        }
+    }
+
+    pub(crate) async fn run_write_behind(self: Arc<Self>) {
+        let stop = self.supervisor.shutdown_token();
+        while self.check().is_ok() {
+            let next = lock(&self.behind).pop_front();
+            let Some(partition) = next else {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return,
+                    () = self.behind_wake.notified() => {}
+                }
+                continue;
+            };
+            partition.queued.store(false, Ordering::Release);
+            let mut files = partition.files.lock().await;
+            let written = self.write_behind(&partition, &mut files).await;
+            drop(files);
+            match written {
+                Ok(()) => self.age_again(&partition),
+                Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                    tracing::error!(place = %partition.place, %error, "write-behind waits for space");
+                    self.space_ok.store(false, Ordering::Relaxed);
+                    tokio::select! {
+                        biased;
+                        () = stop.cancelled() => return,
+                        () = self.clock.sleep(FULL_DISK_RETRY) => self.queue_write_behind(&partition),
+                    }
+                }
+                Err(error) => {
+                    self.fail_partition(&partition, "write behind", error);
+                }
+            }
+        }
+    }
+
+    fn age_again(&self, partition: &Arc<Partition>) {
+        let mut state = partition.lock();
+        match state.oldest_unwritten() {
+            Some(since) => {
+                state.aging = true;
+                drop(state);
+                self.start_aging(partition, since);
+            }
+            None => state.aging = false,
+        }
+    }
+
+    /// Writes to segments everything that the journal has written.
+    pub(crate) async fn write_behind(&self, partition: &Partition, files: &mut Files) -> io::Result<()> {
+        loop {
+            let batches = next_piece(partition);
+            let Some(last) = batches.last() else { return Ok(()) };
+            let end = last.last.next();
+            files.append(self, partition, &batches).await?;
+            let charge = {
+                let mut state = partition.lock();
+                state.behind_end = end;
+                state.tail.mark_behind(end)
+            };
+            self.pool.wrote(charge);
+            self.pool.shrink();
+        }
+    }
+}
+
+/// Batches that the journal has written and no segment has, up to one piece.
+fn next_piece(partition: &Partition) -> Vec<TailBatch> {
+    let state = partition.lock();
+    let mut bytes = 0;
+    let mut batches = Vec::new();
+    for batch in state.tail.unwritten() {
+        if batch.last >= state.written_end || (bytes > 0 && bytes + batch.bytes() > PIECE_BYTES) {
+            break;
+        }
+        bytes += batch.bytes();
+        batches.push(batch.clone());
+    }
+    batches
+}
