@@ -10,6 +10,7 @@ pub mod cluster;
 pub mod partition;
 pub mod producers;
 pub mod read_plan;
+pub mod readahead;
 pub mod retention;
 pub mod sweep;
 pub mod topic_config;

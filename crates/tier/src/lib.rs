@@ -1,7 +1,7 @@
 //! Tiering: sealed segments to the bucket, and everything that follows from their being there.
 //!
 //! **Owns** background work on segments: upload, manifest pages and published manifests, retention over both tiers, eviction
-//! from local disk, the deletion queue, the sweep of orphans.
+//! from local disk, the deletion queue, the sweep of orphans; and reads of what is in the bucket ([`ColdTier`]).
 //!
 //! **Never** touches a partition but through [`tidelog_replica::PartitionHandle`], decides anything that a pure planner of
 //! `tidelog_core` could (`upload`, `retention`, `sweep`), or changes a manifest but by a proposal to the controllers, which
@@ -15,6 +15,7 @@
 //!                 ^ a wake-up is a hint, the period is the truth
 //! ```
 
+mod cold;
 mod commands;
 mod commit;
 mod config;
@@ -42,6 +43,7 @@ use tidelog_runtime::{Budget, Clock, Rng, Supervisor, metrics::Registry};
 use tokio::sync::Notify;
 use tracing::{debug, warn};
 
+pub use cold::{ColdConfig, ColdTier, ColdUsage};
 pub use commands::ClusterCommands;
 pub use config::TierConfig;
 pub use pages::PageError;

@@ -1,0 +1,256 @@
+//! The units of an object: from the ring, the cache, another's flight, or the bucket.
+//!
+//! **Owns** the requests for units: adjacent missing ones together, up to [`COLD_UNITS_PER_GET_MAX`], each checked before
+//! anybody sees it. A unit that fails is asked for once more on its own, then reported.
+
+use std::{ops::Range, sync::Arc};
+
+use bytes::Bytes;
+use futures::future::join_all;
+use tidelog_object::{ChunkKey, Expected};
+use tidelog_replica::ColdError;
+use tidelog_types::{TopicPartition, limits::COLD_UNITS_PER_GET_MAX};
+use tracing::error;
+
+use super::{
+    Shared,
+    flights::{Claim, Joined, Landing},
+    get::Admission,
+    object::{OpenObject, Unit, cut},
+    ring::NewUnit,
+};
+
+/// A unit that somebody has to fetch: its place among the object's units, and the claim.
+pub(crate) type ClaimedUnit = (usize, Claim<ChunkKey, Bytes>);
+
+/// Where a unit is.
+pub(crate) enum Slot {
+    Ready(Bytes),
+    Coming(Landing<Bytes>),
+    Missing,
+}
+
+impl Shared {
+    /// The units at `wanted`, in order, up to the first that cannot be had, and why not.
+    pub(crate) async fn units(
+        self: &Arc<Self>,
+        place: TopicPartition,
+        object: &Arc<OpenObject>,
+        wanted: Range<usize>,
+    ) -> (Vec<Bytes>, Option<ColdError>) {
+        let keys: Vec<ChunkKey> = object.units[wanted.clone()]
+            .iter()
+            .map(|unit| self.chunk_key(place, &object.entry, unit.number))
+            .collect();
+        let slots =
+            join_all(keys.iter().zip(wanted.clone()).map(|(key, at)| self.look(key, &object.units[at])));
+        let mut slots = slots.await;
+        let mut claimed = Vec::new();
+        for ((slot, key), at) in slots.iter_mut().zip(&keys).zip(wanted) {
+            if matches!(slot, Slot::Missing) {
+                *slot = self.claim(key, at, &mut claimed);
+            }
+        }
+        for run in runs(claimed) {
+            self.launch(place, Arc::clone(object), run, None);
+        }
+        let mut units = Vec::with_capacity(slots.len());
+        let mut failed = None;
+        for slot in slots {
+            let unit = match slot {
+                Slot::Ready(bytes) => Ok(bytes),
+                Slot::Coming(landing) => {
+                    self.metrics.store_hits.inc();
+                    landing.landed().await
+                }
+                Slot::Missing => unreachable!("missing units were claimed or joined"),
+            };
+            match unit {
+                Ok(bytes) => units.push(bytes),
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+        }
+        (units, failed)
+    }
+
+    /// Where a unit is, without asking the bucket.
+    async fn look(&self, key: &ChunkKey, unit: &Unit) -> Slot {
+        let now = self.clock.monotonic();
+        if let Some(bytes) = self.ring.get(key, now) {
+            self.metrics.ring_hits.inc();
+            return Slot::Ready(bytes);
+        }
+        if let Some(landing) = self.unit_flights.look(key) {
+            self.metrics.joined.inc();
+            return Slot::Coming(landing);
+        }
+        match self.from_cache(key, unit).await {
+            Some(bytes) => {
+                self.metrics.cache_hits.inc();
+                Slot::Ready(bytes)
+            }
+            None => Slot::Missing,
+        }
+    }
+
+    /// A unit from the cache, which it leaves in the ring too, where there is memory: small reads of one unit would else
+    /// read it from the cache's disk again and again.
+    pub(crate) async fn from_cache(&self, key: &ChunkKey, unit: &Unit) -> Option<Bytes> {
+        let bytes = self.cache.get(key).await?;
+        if bytes.len() as u64 != unit.bytes() {
+            return None;
+        }
+        if let Some(permit) = self.try_memory(unit.bytes()) {
+            let now = self.clock.monotonic();
+            let (bytes, end) = (bytes.clone(), unit.end);
+            self.ring.insert(NewUnit { key: *key, bytes, end, permit, ahead: false, cached: true }, now);
+            self.keep_sweeping();
+        }
+        Some(bytes)
+    }
+
+    /// Claims a missing unit, or joins who did meanwhile.
+    pub(crate) fn claim(&self, key: &ChunkKey, at: usize, claimed: &mut Vec<ClaimedUnit>) -> Slot {
+        match self.unit_flights.join(*key) {
+            Joined::UnderWay(landing) => {
+                self.metrics.joined.inc();
+                Slot::Coming(landing)
+            }
+            Joined::Claimed(landing, claim) => {
+                // It may have landed since it was looked for.
+                if let Some(bytes) = self.ring.get(key, self.clock.monotonic()) {
+                    claim.land(Ok(bytes.clone()));
+                    return Slot::Ready(bytes);
+                }
+                claimed.push((at, claim));
+                Slot::Coming(landing)
+            }
+        }
+    }
+
+    /// Has adjacent units fetched by one request. Without an admission the request waits for one, as long as anybody wants
+    /// one of the units.
+    pub(crate) fn launch(
+        self: &Arc<Self>,
+        place: TopicPartition,
+        object: Arc<OpenObject>,
+        run: Vec<ClaimedUnit>,
+        admission: Option<Admission>,
+    ) {
+        let shared = Arc::clone(self);
+        self.fly("cold units", async move {
+            let (Some(first), Some(last)) = (run.first(), run.last()) else { return };
+            let range = object.units[first.0].position.start..object.units[last.0].position.end;
+            let ahead = admission.is_some();
+            let admission = match admission {
+                Some(admission) => Some(admission),
+                None => {
+                    let claims: Vec<_> = run.iter().map(|(_, claim)| claim).collect();
+                    shared.admit(1, range.end.saturating_sub(range.start), &claims).await
+                }
+            };
+            let Some(admission) = admission else { return };
+            shared.fetch_run(place, &object, range, run, admission, ahead).await;
+            shared.relieve();
+        });
+    }
+
+    async fn fetch_run(
+        &self,
+        place: TopicPartition,
+        object: &OpenObject,
+        range: Range<u64>,
+        run: Vec<ClaimedUnit>,
+        mut admission: Admission,
+        ahead: bool,
+    ) {
+        let expect = Expected { object_bytes: object.entry.object_bytes, etag: object.etag.clone() };
+        let got = self.get_range(&object.key, object.entry.range.base, range.clone(), expect).await;
+        let chunks = match got {
+            Ok(got) => got.chunks,
+            Err(failed) => {
+                for (_, claim) in run {
+                    claim.land(Err(failed.clone()));
+                }
+                return;
+            }
+        };
+        let mut damaged = Vec::new();
+        for (at, claim) in run {
+            let unit = &object.units[at];
+            match self.checked(object, unit, &chunks, range.start) {
+                Some(bytes) => self.land_unit(place, object, unit, claim, bytes, &mut admission, ahead),
+                None => damaged.push((at, claim)),
+            }
+        }
+        drop(chunks);
+        for (at, claim) in damaged {
+            let unit = &object.units[at];
+            match self.fetch_again(object, unit).await {
+                Ok(bytes) => self.land_unit(place, object, unit, claim, bytes, &mut admission, ahead),
+                Err(failed) => claim.land(Err(failed)),
+            }
+        }
+    }
+
+    /// Asks once more for a unit that failed its checks.
+    async fn fetch_again(&self, object: &OpenObject, unit: &Unit) -> Result<Bytes, ColdError> {
+        let expect = Expected { object_bytes: object.entry.object_bytes, etag: object.etag.clone() };
+        let base = object.entry.range.base;
+        let got = self.get_range(&object.key, base, unit.position.clone(), expect).await?;
+        self.checked(object, unit, &got.chunks, unit.position.start).ok_or_else(|| {
+            let key = &object.key;
+            error!(key = %key, offset = %unit.base, "batches of the bucket are damaged");
+            ColdError::Damaged { why: format!("`{key}`: batches from offset {} on", unit.base).into() }
+        })
+    }
+
+    /// The bytes of a unit among `chunks`, which begin at `start` of the object, if they are what was written.
+    fn checked(&self, object: &OpenObject, unit: &Unit, chunks: &[Bytes], start: u64) -> Option<Bytes> {
+        let at = |position: u64| usize::try_from(position.saturating_sub(start)).unwrap_or(usize::MAX);
+        let bytes = cut(chunks, at(unit.position.start)..at(unit.position.end))?;
+        let damaged = object.damaged_intervals(unit, &bytes);
+        self.metrics.corrupt_intervals.add(damaged);
+        (damaged == 0).then_some(bytes)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the parts of one landing")]
+    fn land_unit(
+        &self,
+        place: TopicPartition,
+        object: &OpenObject,
+        unit: &Unit,
+        claim: Claim<ChunkKey, Bytes>,
+        bytes: Bytes,
+        admission: &mut Admission,
+        ahead: bool,
+    ) {
+        let key = self.chunk_key(place, &object.entry, unit.number);
+        let permit = admission.permit.split(unit.bytes().min(admission.permit.bytes()));
+        let unit = NewUnit { key, bytes: bytes.clone(), end: unit.end, permit, ahead, cached: false };
+        // In the ring before the flight ends, so that whoever claims it next finds it.
+        self.ring.insert(unit, self.clock.monotonic());
+        self.keep_sweeping();
+        claim.land(Ok(bytes));
+    }
+}
+
+/// Cuts claims into runs of adjacent units, each of which is one request.
+pub(crate) fn runs(claimed: Vec<ClaimedUnit>) -> Vec<Vec<ClaimedUnit>> {
+    let units_max = usize::try_from(COLD_UNITS_PER_GET_MAX).unwrap_or(usize::MAX);
+    let mut runs: Vec<Vec<ClaimedUnit>> = Vec::new();
+    for claimed in claimed {
+        match runs.last_mut() {
+            Some(run)
+                if run.len() < units_max && run.last().is_some_and(|(last, _)| last + 1 == claimed.0) =>
+            {
+                run.push(claimed);
+            }
+            _ => runs.push(vec![claimed]),
+        }
+    }
+    runs
+}
