@@ -152,6 +152,10 @@ fn check_file<T: FixedEntry + Clone + PartialEq + std::fmt::Debug>(entries: &[T]
             Err(_) => assert!(cut < 64, "cut at {cut}"),
         }
     }
+    let second = usize::try_from(EntryFile::<T>::position(1)).unwrap();
+    let without_first = [file.header(), &sealed[second..]].concat();
+    let moved = file.decode(&without_first).unwrap();
+    assert_eq!((moved.entries.len(), moved.damaged), (0, true), "an entry at another place");
     let other = EntryFile::<T>::new(place(), offset(101));
     assert!(matches!(other.decode(&sealed), Err(DecodeError::Invalid { .. })), "another segment's file");
     let foreign = [other.header(), &sealed[64..]].concat();
