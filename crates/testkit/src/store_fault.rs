@@ -189,12 +189,21 @@ impl FaultyStore {
         }
     }
 
-    async fn put(&self, location: &Path, payload: PutPayload, mut options: PutOptions) -> Result<PutResult> {
+    async fn put(
+        &self,
+        location: &Path,
+        mut payload: PutPayload,
+        mut options: PutOptions,
+    ) -> Result<PutResult> {
         let key = location.as_ref();
         let fault = self.begin(StoreOperation::Put, key);
         self.before(fault.as_ref(), key).await?;
         if fault == Some(StoreFault::IgnoreCondition) {
             options.mode = PutMode::Overwrite;
+        }
+        if let Some(StoreFault::ShortBody(bytes)) = fault {
+            let body = Bytes::from(payload);
+            payload = body.slice(..at_most(bytes, &body)).into();
         }
         let done = self.shared.inner.put_opts(location, payload, options).await?;
         lock(&self.shared.written_ms).insert(key.to_owned(), self.shared.clock.wall().as_millis());

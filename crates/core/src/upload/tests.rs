@@ -180,7 +180,7 @@ proptest! {
             base += length;
             one
         }).collect();
-        let (log_end, sealed_end) = (base, segments[count - 1].range.base);
+        let (log_end, sealed_end) = (base, segments[count - 1].range.base.get());
         let view = UploadView {
             log_start: offset(log_start.min(log_end)),
             tiered_end: offset(tiered_end.min(log_end)),

@@ -1,0 +1,175 @@
+//! Pages and published manifests.
+
+use std::time::Duration;
+
+use tidelog_core::cluster::{Command, ConfigChange, ConfigResource, ObjectName};
+use tidelog_replica::PartitionHandle;
+use tidelog_types::limits::{MANIFEST_COPIES_KEPT, MANIFEST_ENTRIES_SPILL};
+
+use crate::{
+    bucket::key,
+    node::{Node, Setup, offset, sealed},
+};
+
+async fn with_pages(node: &Node, context: &tidelog_sim::Context, count: usize) -> PartitionHandle {
+    let partition = node.create_topic("t", 1, &[("retention.ms", "-1"), ("local.retention.ms", "1")]).await;
+    sealed(context, &partition, count).await;
+    node.until_tiered(&partition, count as u64).await;
+    node.until("the entries moved", || {
+        node.image(partition.place()).manifest.entries.len() < MANIFEST_ENTRIES_SPILL
+    })
+    .await;
+    partition
+}
+
+#[test]
+fn a_long_history_moves_into_pages_and_is_still_whole() {
+    tidelog_sim::run(41, |context| async move {
+        let setup = Setup::new(&context);
+        context
+            .life(&context.disk, async |supervisor| {
+                let node = Node::start(&setup, &context.disk, supervisor).await;
+                let partition = with_pages(&node, &context, 45).await;
+                let image = node.image(partition.place());
+                assert_eq!(image.manifest.lines.len(), 1, "one page takes them all");
+                assert!(image.manifest.entries.len() < MANIFEST_ENTRIES_SPILL);
+                assert!(node.metric("tier_manifest_spills_total") >= 3);
+                assert_eq!(node.records(&partition).await.len(), 45);
+
+                let segments = node.tier.segments(partition.topic()).await.unwrap().segments;
+                assert_eq!(segments.len(), 45);
+                assert!(segments.windows(2).all(|pair| pair[0].end_offset == pair[1].base_offset));
+                let keys: Vec<String> = segments.into_iter().map(|segment| segment.key).collect();
+                assert_eq!(keys, node.keys(".seg").await.into_keys().collect::<Vec<_>>());
+                let status = node.status("t").await;
+                assert_eq!(status.bucket_objects, Some(45));
+                assert_eq!(
+                    status.bucket_bytes,
+                    node.entries(&partition).await.iter().map(|entry| entry.bytes).sum::<u64>()
+                );
+
+                // Replaced pages and old copies go once their grace is over and a manifest without them is published.
+                node.until("the queue is empty", || node.controller.image().deletions().is_empty()).await;
+                let page = image.manifest.lines[0].page;
+                let held: Vec<String> = node.keys(".page").await.into_keys().collect();
+                assert_eq!(held, [key("t", partition.place(), &ObjectName::Page { page })]);
+                assert_eq!(node.keys(".manifest").await.len(), MANIFEST_COPIES_KEPT);
+                node.stop().await;
+            })
+            .await
+            .unwrap();
+    });
+}
+
+#[test]
+fn the_newest_published_manifest_is_the_first_listed_and_says_what_the_cluster_says() {
+    // B82
+    tidelog_sim::run(42, |context| async move {
+        let setup = Setup::new(&context);
+        let disk = context.disk.clone();
+        let mut newest = 0;
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&setup, &disk, supervisor).await;
+                let partition = with_pages(&node, &context, 20).await;
+                let image = node.image(partition.place());
+                let files = node.manifests("t-").await;
+                let versions: Vec<u64> = files.iter().map(|file| file.version).collect();
+                assert_eq!(versions, image.manifest.published.iter().rev().copied().collect::<Vec<_>>());
+                newest = versions[0];
+            })
+            .await
+            .unwrap();
+        for round in 0..3 {
+            let disk = disk.kill();
+            context
+                .life(&disk, async |supervisor| {
+                    let node = Node::start(&setup, &disk, supervisor).await;
+                    let partition = node.partition("t");
+                    node.pass(Duration::from_secs(30)).await;
+                    let image = node.image(partition.place());
+                    let files = node.manifests("t-").await;
+                    assert!(files[0].version >= newest, "round {round}: a manifest never shrinks");
+                    assert_eq!(
+                        files[0].version, image.manifest.version,
+                        "after a start the newest is published"
+                    );
+                    assert_eq!(files[0].lines, image.manifest.lines);
+                    assert_eq!(files[0].entries, image.manifest.entries);
+                    assert_eq!(files[0].tiered_end, offset(20));
+                })
+                .await
+                .unwrap();
+        }
+    });
+}
+
+#[test]
+fn equal_versions_have_equal_bytes_whoever_writes_them() {
+    tidelog_sim::run(43, |context| async move {
+        let setup = Setup::new(&context);
+        let disk = context.disk.clone();
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&setup, &disk, supervisor).await;
+                let partition = node.create_topic("t", 1, &[]).await;
+                sealed(&context, &partition, 2).await;
+                node.until_tiered(&partition, 2).await;
+                // The copy is written, and its announcement never arrives.
+                node.commands.hold(|command| matches!(command, Command::ManifestPublished { .. }));
+                partition.delete_records(Some(offset(1))).await.unwrap();
+                node.until("the copy is written", || node.commands.waiting() == 1).await;
+            })
+            .await
+            .unwrap();
+        let written = setup.store.count(tidelog_testkit::StoreOperation::Put, ".manifest");
+        assert_eq!(written, 1);
+        let disk = disk.kill();
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&setup, &disk, supervisor).await;
+                let place = node.partition("t").place();
+                let version = node.image(place).manifest.version;
+                // The next leader writes the same key: it succeeds, since the bytes are the same.
+                node.until("it is published", || node.image(place).manifest.published == [version]).await;
+                assert_eq!(node.keys(".manifest").await.len(), 1);
+                assert_eq!(node.manifests("t-").await[0].log_start, offset(1));
+            })
+            .await
+            .unwrap();
+    });
+}
+
+#[test]
+fn retention_looks_into_a_page_and_deletes_exactly_what_it_took() {
+    tidelog_sim::run(44, |context| async move {
+        let setup = Setup::new(&context);
+        context
+            .life(&context.disk, async |supervisor| {
+                let node = Node::start(&setup, &context.disk, supervisor).await;
+                let partition = with_pages(&node, &context, 45).await;
+                let entries = node.entries(&partition).await;
+                let change = ConfigChange::Set { value: (entries[0].bytes * 40).to_string() };
+                let resource = ConfigResource::Topic { topic_id: partition.place().topic_id };
+                let changes = vec![("retention.bytes".to_owned(), change)];
+                node.propose(Command::AlterConfigs { resource, changes }).await;
+                node.until("five go", || partition.snapshot().log_start == offset(5)).await;
+                node.until("the queue is empty", || node.controller.image().deletions().is_empty()).await;
+                assert_eq!(node.keys(".seg").await.len(), 40);
+                assert_eq!(node.records(&partition).await.len(), 40);
+                assert_eq!(node.status("t").await.bucket_objects, Some(40));
+
+                // The whole page, and a part of what is held in full.
+                let last = node.image(partition.place()).manifest.lines[0].range.end;
+                partition.delete_records(Some(last.next())).await.unwrap();
+                node.settled().await;
+                node.until("the queue is empty", || node.controller.image().deletions().is_empty()).await;
+                assert_eq!(node.keys(".page").await.len(), 0);
+                let left = 45 - last.next().get();
+                assert_eq!(node.keys(".seg").await.len() as u64, left);
+                assert_eq!(node.records(&partition).await.len() as u64, left);
+            })
+            .await
+            .unwrap();
+    });
+}
