@@ -309,6 +309,12 @@ impl PartitionState {
         self.log_end
     }
 
+    /// One past what the journal has written.
+    #[must_use]
+    pub const fn written_end(&self) -> Offset {
+        self.written_end
+    }
+
     /// The high watermark.
     #[must_use]
     pub const fn high_watermark(&self) -> Offset {

@@ -207,11 +207,10 @@ impl Partition {
     }
 
     fn ack(&self, locked: &mut crate::partition::Locked, end: Offset, acks: Acks) -> AckFuture {
-        let snapshot = locked.state.snapshot();
         let reached = match acks {
             Acks::None => return AckFuture { receiver: None },
-            Acks::Leader => snapshot.written_end,
-            Acks::All => snapshot.high_watermark,
+            Acks::Leader => locked.state.written_end(),
+            Acks::All => locked.state.high_watermark(),
         };
         if end <= reached {
             return AckFuture { receiver: None };

@@ -8,7 +8,10 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use tidelog_core::cluster::{LogIndex, MetadataImage};
+use tidelog_core::{
+    cluster::{LogIndex, MetadataImage},
+    topic_config::BrokerSettings,
+};
 use tidelog_log::{Log, RecoveredPartition};
 use tidelog_runtime::{Clock, Supervisor, metrics::Registry};
 use tidelog_types::{PartitionIndex, TopicName, TopicPartition, limits};
@@ -74,6 +77,8 @@ pub(crate) type Partitions = BTreeMap<TopicPartition, PartitionHandle>;
 pub struct ReplicaManager {
     shared: Arc<Shared>,
     partitions: Arc<ArcSwap<Partitions>>,
+    /// The broker's settings under the newest image.
+    broker: Arc<ArcSwap<BrokerSettings>>,
     applied: watch::Sender<Arc<MetadataImage>>,
 }
 
@@ -119,7 +124,7 @@ impl ReplicaManager {
             cold: OnceLock::new(),
         });
         let (applied, _) = watch::channel(Arc::new(MetadataImage::empty()));
-        let manager = Self { shared, partitions: Arc::default(), applied };
+        let manager = Self { shared, partitions: Arc::default(), broker: Arc::default(), applied };
         let started = manager.open(recovered, first).await?;
         manager.spawn_tasks(images);
         Ok((manager, started))

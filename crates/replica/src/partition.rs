@@ -1,7 +1,7 @@
 //! One partition on this node: its lock, its published snapshot, and who waits for it.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -10,6 +10,7 @@ use tidelog_core::{
     cluster::PartitionImage,
     partition::{Moved, PartitionSnapshot, PartitionState},
     producers::ProducerEntry,
+    topic_config::BrokerSettings,
 };
 use tidelog_log::PartitionLog;
 use tidelog_types::{LeaderEpoch, Offset, ProducerId, TopicName, TopicPartition};
@@ -20,8 +21,11 @@ use crate::{
     tiering::UploadCursor, wake::Waiters,
 };
 
+/// How an append ended.
+type Ack = Result<(), AckError>;
+
 /// Who waits for an offset, in the order of the offsets.
-type Acks = VecDeque<(Offset, oneshot::Sender<Result<(), AckError>>)>;
+type Acks = VecDeque<(Offset, oneshot::Sender<Ack>)>;
 
 /// What the partition's lock guards. Critical sections do no IO and never wait.
 #[derive(Debug)]
@@ -40,8 +44,23 @@ pub(crate) struct Locked {
 #[derive(Debug, Default)]
 #[must_use]
 pub(crate) struct Consequences {
-    answers: Vec<(oneshot::Sender<Result<(), AckError>>, Result<(), AckError>)>,
+    answers: Vec<(oneshot::Sender<Ack>, Ack)>,
     wake: bool,
+}
+
+/// Settings, and what they were resolved from.
+#[derive(Debug)]
+pub(crate) struct Sources {
+    pub(crate) settings: PartitionSettings,
+    pub(crate) broker: Arc<BrokerSettings>,
+    pub(crate) overrides: BTreeMap<String, String>,
+}
+
+impl Sources {
+    /// Whether settings resolved from these would be the same.
+    pub(crate) fn are(&self, broker: &Arc<BrokerSettings>, overrides: &BTreeMap<String, String>) -> bool {
+        Arc::ptr_eq(&self.broker, broker) && self.overrides == *overrides
+    }
 }
 
 /// The partition.
@@ -53,6 +72,7 @@ pub(crate) struct Partition {
     pub(crate) shared: Arc<Shared>,
     locked: Mutex<Locked>,
     snapshot: ArcSwap<PartitionSnapshot>,
+    sources: ArcSwap<Sources>,
     settings: ArcSwap<PartitionSettings>,
     image: ArcSwap<PartitionImage>,
     waiters: Mutex<Waiters>,
@@ -69,7 +89,7 @@ impl Partition {
         log: PartitionLog,
         shared: Arc<Shared>,
         state: PartitionState,
-        settings: PartitionSettings,
+        sources: Sources,
         image: Arc<PartitionImage>,
     ) -> Self {
         let snapshot = state.snapshot();
@@ -86,7 +106,8 @@ impl Partition {
                 deleted: false,
             }),
             snapshot: ArcSwap::from_pointee(snapshot),
-            settings: ArcSwap::from_pointee(settings),
+            settings: ArcSwap::from_pointee(sources.settings.clone()),
+            sources: ArcSwap::from_pointee(sources),
             image: ArcSwap::new(image),
             waiters: Mutex::new(Waiters::default()),
             starts: tokio::sync::Mutex::new(()),
@@ -179,8 +200,14 @@ impl Partition {
         self.settle(consequences);
     }
 
+    pub(crate) fn sources(&self) -> Arc<Sources> {
+        self.sources.load_full()
+    }
+
     /// Takes new settings; the next append obeys them.
-    pub(crate) fn take_settings(&self, settings: PartitionSettings) {
+    pub(crate) fn take_settings(&self, sources: Sources) {
+        let settings = sources.settings.clone();
+        self.sources.store(Arc::new(sources));
         if **self.settings.load() == settings {
             return;
         }
@@ -216,7 +243,7 @@ impl Partition {
 
 impl Locked {
     /// Adds who waits for everything below `end`. Almost always the newest: a duplicate may wait for an older end.
-    pub(crate) fn wait_for(&mut self, end: Offset, all: bool) -> oneshot::Receiver<Result<(), AckError>> {
+    pub(crate) fn wait_for(&mut self, end: Offset, all: bool) -> oneshot::Receiver<Ack> {
         let (sender, receiver) = oneshot::channel();
         let acks = if all { &mut self.committed } else { &mut self.written };
         let at = acks.iter().rposition(|(known, _)| *known <= end).map_or(0, |before| before + 1);
@@ -280,7 +307,8 @@ impl PartitionHandle {
     /// Why it takes no append any more, if so.
     #[must_use]
     pub fn failure(&self) -> Option<Arc<str>> {
-        self.inner.lock().failed.clone()
+        let failed = self.inner.lock().failed.clone();
+        failed.or_else(|| self.inner.log.fenced())
     }
 
     /// What is known of its producers, by id.

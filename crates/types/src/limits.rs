@@ -108,3 +108,7 @@ pub const COLD_LOOK_UP_DEADLINE: std::time::Duration = std::time::Duration::from
 /// Batches that the broker decompresses for look-ups and checks at one time: each may take
 /// [`DECOMPRESSED_BATCH_BYTES_MAX`] of memory and a core.
 pub const CODEC_TURNS: usize = 4;
+
+/// Partitions of one image that are created at one time: they share rounds of the journal, and one after another would take
+/// a sync each.
+pub const PARTITION_CREATIONS_IN_FLIGHT: usize = 64;

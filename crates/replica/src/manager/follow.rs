@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use futures::{StreamExt, stream};
 use tidelog_core::{
     cluster::{MetadataImage, PartitionImage, TopicImage},
     partition::{EpochStart, PartitionState, RecoveredLog},
@@ -10,16 +11,20 @@ use tidelog_core::{
 };
 use tidelog_format::batch::BatchHeader;
 use tidelog_log::{CreateError, LogFailure, PartitionLog, RecoveredPartition};
-use tidelog_types::{Offset, TopicPartition};
+use tidelog_types::{Offset, TopicPartition, limits};
 use tracing::{error, info, warn};
 
 use super::{ReplicaManager, Started};
 use crate::{
-    PartitionHandle, PartitionSettings, StartError, observer::Progress, partition::Partition, producers_form,
+    PartitionHandle, PartitionSettings, StartError,
+    observer::Progress,
+    partition::{Partition, Sources},
+    producers_form,
     tiering::uncommitted_log_start,
 };
 
 /// A partition that an image places here.
+#[derive(Clone)]
 struct Placed<'a> {
     place: TopicPartition,
     topic: &'a Arc<TopicImage>,
@@ -36,55 +41,70 @@ impl ReplicaManager {
         let mut started = Started::default();
         let mut on_disk: BTreeMap<TopicPartition, RecoveredPartition> =
             recovered.into_iter().map(|found| (found.log.place(), found)).collect();
-        let broker = self.shared.config.broker_settings(&image);
+        let broker = self.broker_settings(&image);
         let mut partitions = BTreeMap::new();
+        let mut missing = Vec::new();
         for placed in self.placed(&image) {
             let place = placed.place;
-            let handle = match on_disk.remove(&place) {
-                Some(found) => {
-                    started.opened += 1;
-                    let opened = self.open_one(&placed, &broker, found, &mut started).await;
-                    opened.map_err(|source| StartError::Log { place, source })?
-                }
-                None => {
-                    started.created += 1;
-                    let created = self.create_one(&placed, &broker).await;
-                    created.map_err(|source| StartError::Create { place, source })?
-                }
+            let Some(found) = on_disk.remove(&place) else {
+                missing.push(placed);
+                continue;
             };
-            partitions.insert(place, handle);
+            started.opened += 1;
+            let opened = self.open_one(&placed, &broker, found, &mut started).await;
+            partitions.insert(place, opened.map_err(|source| StartError::Log { place, source })?);
+        }
+        started.created = missing.len();
+        for (place, created) in self.create_all(missing, &broker).await {
+            partitions.insert(place, created.map_err(|source| StartError::Create { place, source })?);
         }
         for place in on_disk.into_keys() {
             info!(partition = %place, "deletes the log of a topic that is gone");
             self.shared.log.delete(place).await.map_err(|source| StartError::Log { place, source })?;
             started.deleted += 1;
         }
-        self.host(partitions, image);
-        self.commit_log_starts().await;
+        let opened: Vec<PartitionHandle> = partitions.values().cloned().collect();
+        self.host(Some(partitions), image);
+        self.commit_log_starts(opened).await;
         Ok(started)
     }
 
     /// Brings the partitions to what a newer image says, then shows it to clients, then deletes what it does not hold.
     pub(super) async fn follow(&self, image: Arc<MetadataImage>) {
         let before = self.partitions.load_full();
-        let broker = self.shared.config.broker_settings(&image);
-        let mut partitions = BTreeMap::new();
-        for placed in self.placed(&image) {
-            let handle = match before.get(&placed.place) {
+        let broker = self.broker_settings(&image);
+        let mut kept = 0;
+        let mut missing = Vec::new();
+        let mut changed = Vec::new();
+        let placed = self.placed(&image);
+        for placed in &placed {
+            match before.get(&placed.place) {
                 Some(handle) => {
-                    self.update_one(handle, &placed, &broker).await;
-                    handle.clone()
-                }
-                None => match self.create_one(&placed, &broker).await {
-                    Ok(handle) => handle,
-                    Err(error) => {
-                        // Seen again with the next image; until then clients get "not here".
-                        error!(partition = %placed.place, topic = %placed.topic.name, %error, "could not create a partition");
-                        continue;
+                    kept += 1;
+                    if self.update_one(handle, placed, &broker).await {
+                        changed.push(handle.clone());
                     }
-                },
-            };
-            partitions.insert(placed.place, handle);
+                }
+                None => missing.push(placed.clone()),
+            }
+        }
+        if missing.is_empty() && kept == before.len() {
+            self.host(None, image.clone());
+            self.commit_log_starts(changed).await;
+            return;
+        }
+        let mut partitions: super::Partitions = placed
+            .iter()
+            .filter_map(|placed| Some((placed.place, before.get(&placed.place)?.clone())))
+            .collect();
+        for (place, created) in self.create_all(missing, &broker).await {
+            match created {
+                Ok(handle) => {
+                    partitions.insert(place, handle);
+                }
+                // Tried again with the next image; until then clients get "not here".
+                Err(error) => error!(partition = %place, %error, "could not create a partition"),
+            }
         }
         let gone: Vec<PartitionHandle> = before
             .iter()
@@ -94,18 +114,33 @@ impl ReplicaManager {
         for handle in &gone {
             handle.inner.fail("the partition is deleted", true);
         }
-        self.host(partitions, image);
+        self.host(Some(partitions), image.clone());
         for handle in gone {
             if let Err(error) = self.shared.log.delete(handle.place()).await {
                 error!(partition = %handle.place(), %error, "could not delete the log of a topic that is gone");
             }
         }
-        self.commit_log_starts().await;
+        self.commit_log_starts(changed).await;
     }
 
-    fn host(&self, partitions: super::Partitions, image: Arc<MetadataImage>) {
-        self.shared.metrics.partitions.set(partitions.len() as u64);
-        self.partitions.store(Arc::new(partitions));
+    /// The broker's settings under an image: the same allocation while they are the same, so that comparing is cheap.
+    fn broker_settings(&self, image: &MetadataImage) -> Arc<BrokerSettings> {
+        let settings = self.shared.config.broker_settings(image);
+        let known = self.broker.load_full();
+        if *known == settings {
+            return known;
+        }
+        let settings = Arc::new(settings);
+        self.broker.store(Arc::clone(&settings));
+        settings
+    }
+
+    /// Shows an image to clients, with the partitions it places here where they are others than before.
+    fn host(&self, partitions: Option<super::Partitions>, image: Arc<MetadataImage>) {
+        if let Some(partitions) = partitions {
+            self.shared.metrics.partitions.set(partitions.len() as u64);
+            self.partitions.store(Arc::new(partitions));
+        }
         self.applied.send_replace(image);
     }
 
@@ -122,22 +157,44 @@ impl ReplicaManager {
         placed
     }
 
+    /// Creates partitions, many at a time: they share the journal's rounds.
+    async fn create_all(
+        &self,
+        missing: Vec<Placed<'_>>,
+        broker: &Arc<BrokerSettings>,
+    ) -> Vec<(TopicPartition, Result<PartitionHandle, CreateError>)> {
+        // A vector of futures: a closure over the placed partitions' lifetimes cannot be sent to another thread.
+        let mut creations = Vec::with_capacity(missing.len());
+        for placed in missing {
+            creations.push(self.create_placed(placed, broker));
+        }
+        stream::iter(creations).buffered(limits::PARTITION_CREATIONS_IN_FLIGHT).collect().await
+    }
+
+    async fn create_placed(
+        &self,
+        placed: Placed<'_>,
+        broker: &Arc<BrokerSettings>,
+    ) -> (TopicPartition, Result<PartitionHandle, CreateError>) {
+        (placed.place, self.create_one(&placed, broker).await)
+    }
+
     async fn create_one(
         &self,
         placed: &Placed<'_>,
-        broker: &BrokerSettings,
+        broker: &Arc<BrokerSettings>,
     ) -> Result<PartitionHandle, CreateError> {
         let settings = PartitionSettings::resolve(broker, placed.topic, placed.place);
         let start = first_local_offset(placed.image);
         let log = self.shared.log.create(placed.place, settings.log_config(), start).await?;
         let producers = Producers::new(settings.producers);
-        Ok(self.assemble(placed, settings, log, producers))
+        Ok(self.assemble(placed, broker, settings, log, producers))
     }
 
     async fn open_one(
         &self,
         placed: &Placed<'_>,
-        broker: &BrokerSettings,
+        broker: &Arc<BrokerSettings>,
         found: RecoveredPartition,
         started: &mut Started,
     ) -> Result<PartitionHandle, LogFailure> {
@@ -163,7 +220,7 @@ impl ReplicaManager {
         if placed.image.tiered && placed.image.log_start > log.offsets().log_start {
             log.set_log_start(placed.image.log_start).await?;
         }
-        Ok(self.assemble(placed, settings, log, producers))
+        Ok(self.assemble(placed, broker, settings, log, producers))
     }
 
     /// The producers' state: the newest stored one, and every batch after it. Producers count as heard of now.
@@ -199,6 +256,7 @@ impl ReplicaManager {
     fn assemble(
         &self,
         placed: &Placed<'_>,
+        broker: &Arc<BrokerSettings>,
         settings: PartitionSettings,
         log: PartitionLog,
         producers: Producers,
@@ -224,7 +282,7 @@ impl ReplicaManager {
             producers,
             settings.flush,
         );
-        let leads = placed.image.leader == Some(self.shared.config.broker) && log.fenced().is_none();
+        let leads = placed.image.leader == Some(self.shared.config.broker);
         state.follow_image(leads, placed.image.leader_epoch, placed.image.isr.len(), placed.image.tiered);
         let partition = Arc::new(Partition::new(
             placed.place,
@@ -232,7 +290,7 @@ impl ReplicaManager {
             log.clone(),
             Arc::clone(&self.shared),
             state,
-            settings,
+            Sources { settings, broker: Arc::clone(broker), overrides: placed.topic.configs.clone() },
             Arc::clone(placed.image),
         ));
         log.attach(Arc::new(Progress::new(&partition)));
@@ -242,32 +300,42 @@ impl ReplicaManager {
             let _ = locked.state.written(offsets.written_end);
             ((), locked.state.synced(offsets.synced_end))
         });
-        if let Some(why) = log.fenced() {
-            partition.fail(&why, false);
-        }
         PartitionHandle { inner: partition }
     }
 
-    async fn update_one(&self, handle: &PartitionHandle, placed: &Placed<'_>, broker: &BrokerSettings) {
+    /// Brings one partition to a newer image; answers whether anything of it changed.
+    async fn update_one(
+        &self,
+        handle: &PartitionHandle,
+        placed: &Placed<'_>,
+        broker: &Arc<BrokerSettings>,
+    ) -> bool {
         let partition = &handle.inner;
-        partition.take_settings(PartitionSettings::resolve(broker, placed.topic, placed.place));
-        if !Arc::ptr_eq(&partition.image(), placed.image) {
-            partition.take_image(Arc::clone(placed.image));
+        // Most images change neither: the settings of thousands of partitions are not resolved again for each.
+        if !partition.sources().are(broker, &placed.topic.configs) {
+            let settings = PartitionSettings::resolve(broker, placed.topic, placed.place);
+            let overrides = placed.topic.configs.clone();
+            partition.take_settings(Sources { settings, broker: Arc::clone(broker), overrides });
         }
+        if Arc::ptr_eq(&partition.image(), placed.image) {
+            return false;
+        }
+        partition.take_image(Arc::clone(placed.image));
         if placed.image.tiered
             && placed.image.log_start > partition.snapshot().log_start
             && let Err(error) = partition.apply_log_start(placed.image.log_start).await
         {
             error!(partition = %placed.place, %error, "could not move the log start to the committed one");
         }
+        true
     }
 
     /// A topic that becomes tiered first commits its leader's log start.
-    async fn commit_log_starts(&self) {
-        for handle in self.partitions() {
+    async fn commit_log_starts(&self, partitions: Vec<PartitionHandle>) {
+        for handle in partitions {
             let Some((leader_epoch, log_start)) = uncommitted_log_start(&handle.inner) else { continue };
             if let Err(error) = handle.inner.commit_log_start(leader_epoch, log_start).await {
-                // Tried again with the next image; no upload can commit below the log start before.
+                // Tried again with the partition's next image; no upload commits below the log start before.
                 warn!(partition = %handle.place(), %error, "could not commit the log start of a tiered partition");
             }
         }

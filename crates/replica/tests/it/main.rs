@@ -1,5 +1,7 @@
 //! A node's log, its controller of one voter and its partitions, in one process on a simulated disk.
 
+#![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
+
 mod appends;
 mod bucket;
 mod idempotence;

@@ -3,10 +3,16 @@
 use std::collections::BTreeSet;
 
 use tidelog_core::read_plan::{Isolation, LeadershipMismatch};
-use tidelog_replica::{Acks, Fetched, ReadError, Waiter};
-use tidelog_sim::run;
+use tidelog_replica::{Acks, Fetched, ReadError, TieringError, Waiter};
+use tidelog_sim::{SimDisk, run};
 
-use crate::node::{LOCAL, Node, append, append_all, epoch, offset, sent, values};
+use crate::{
+    bucket::Bucket,
+    node::{
+        DEADLINE, LOCAL, Node, append, append_all, batches, decoded, epoch, numbered, offset, sent, timed,
+        values,
+    },
+};
 
 #[test]
 fn only_offsets_outside_of_the_log_are_out_of_range() {
@@ -87,6 +93,72 @@ fn one_waiter_is_told_which_of_its_partitions_moved() {
                 append_all(&first, sent(values(&["b"]))).await;
                 assert!(futures::poll!(Box::pin(waiter.moved())).is_pending());
                 node.stop().await;
+            })
+            .await
+            .unwrap();
+    });
+}
+
+/// Flips a bit in the newest bytes of every sealed segment of the node.
+fn damage_sealed_segments(disk: &SimDisk) {
+    let segments: Vec<_> = disk
+        .paths()
+        .into_iter()
+        .filter(|path| path.to_string_lossy().ends_with("00000000000000000000.log"))
+        .collect();
+    assert!(!segments.is_empty(), "{:?}", disk.paths());
+    for segment in segments {
+        let length = disk.contents(&segment).unwrap().len() as u64;
+        disk.flip_bit(&segment, length - 1, 3).unwrap();
+    }
+}
+
+#[test]
+fn a_damaged_segment_is_read_from_the_bucket_and_never_served_or_uploaded() {
+    // I2
+    run(4, |context| async move {
+        let disk = context.disk.clone();
+        let bucket = Bucket::new();
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&context, &disk, supervisor).await;
+                let tiered = node.create_topic("tiered", 1, &[]).await;
+                let local = node.create_topic("local", 2, &[LOCAL]).await;
+                let waiting = node.create_topic("waiting", 3, &[]).await;
+                for partition in [&tiered, &local, &waiting] {
+                    append_all(partition, sent(timed(&[(100, "a"), (200, "b")]))).await;
+                    partition.roll().await.unwrap();
+                    append_all(partition, sent(timed(&[(300, "c")]))).await;
+                }
+                bucket.upload(&node, &tiered, 1).await;
+                node.stop().await;
+            })
+            .await
+            .unwrap();
+        let disk = disk.kill();
+        damage_sealed_segments(&disk);
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&context, &disk, supervisor).await;
+                node.replica.set_cold_reader(bucket.clone());
+                let tiered = node.partition("tiered");
+                let (_, fetched) =
+                    tiered.read(offset(0), 1_000, Isolation::ReadUncommitted, true, None).await;
+                let Ok(Fetched::Cold { end }) = fetched else { panic!("{fetched:?}") };
+                assert_eq!(end, offset(2));
+                let records = tiered.read_cold(offset(0), end, 1_000, true, DEADLINE).await.unwrap();
+                assert_eq!(decoded(&batches(&records)), numbered(0, &["a", "b"]));
+                let (_, fetched) =
+                    tiered.read(offset(2), 1_000, Isolation::ReadUncommitted, true, None).await;
+                assert!(matches!(fetched, Ok(Fetched::Hot(_))), "{fetched:?}");
+
+                let local = node.partition("local");
+                let (_, fetched) = local.read(offset(0), 1_000, Isolation::ReadUncommitted, true, None).await;
+                assert!(matches!(fetched, Err(ReadError::Storage(_))), "{fetched:?}");
+                let waiting = node.partition("waiting");
+                let range = waiting.upload_state().unwrap().range;
+                let refused = waiting.read_for_upload(range, 1_000).await.unwrap_err();
+                assert!(matches!(refused, TieringError::Read(_)), "{refused:?}");
             })
             .await
             .unwrap();
