@@ -41,11 +41,20 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// A name for an upload that this incarnation never gave before. The incarnation is new at each start, so the count
-    /// need not outlive it.
+    /// A name for an upload that this incarnation never gave before, above what is fenced. The incarnation is new at each
+    /// start, so the count need not outlive it.
     pub(crate) fn next_upload(&self) -> UploadId {
+        let image = self.commands.image();
+        let fenced = image.broker(self.config.broker).and_then(|broker| broker.fenced_uploads);
+        let above = fenced.map_or(0, |fenced| fenced.0.saturating_add(1));
+        self.sequence.fetch_max(above, Ordering::Relaxed);
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
         UploadId { incarnation: self.config.incarnation, sequence: UploadSequence(sequence) }
+    }
+
+    /// Whether this start is the newest of its node: everything of an older one is refused (T7), so it tries nothing.
+    pub(crate) fn is_newest(&self, image: &MetadataImage) -> bool {
+        image.broker(self.config.broker).is_some_and(|broker| broker.incarnation == self.config.incarnation)
     }
 
     /// Whether work that belongs to no partition is this node's: it has the least id of those that live.

@@ -50,6 +50,9 @@ use crate::{
 /// Objects that one partition uploads before another gets its turn: half a gigabyte.
 const OBJECTS_PER_TURN: usize = 8;
 
+/// Refusals after which a turn ends: whatever refuses so often is not a race, and each costs an object.
+const REFUSALS_PER_TURN_MAX: u32 = 1;
+
 /// Memory for the sections of an object, beside its batches.
 const SECTION_BYTES: u64 = 1024 * 1024;
 
@@ -129,6 +132,7 @@ impl Uploader {
         let image = self.context.commands.image();
         let lag_max = millis(self.context.config.upload_lag_max);
         let now = self.context.clock.wall();
+        let newest = self.context.is_newest(&image);
         let mut topics: BTreeMap<TopicName, Lag> = BTreeMap::new();
         let mut due = Vec::new();
         for handle in self.context.partitions.partitions() {
@@ -140,7 +144,7 @@ impl Uploader {
             let (lag, plan) = (view.lag(now), view.plan(now, lag_max));
             add(topics.entry(at.name.clone()).or_default(), lag);
             let spills = tidelog_core::upload::plan_spill(&at.image.manifest).is_some();
-            if plan.seal_active || plan.range.is_some() || spills {
+            if newest && (plan.seal_active || plan.range.is_some() || spills) {
                 due.push((lag.age_ms, handle));
             }
         }
@@ -230,8 +234,9 @@ async fn upload_partition(
 ) -> Result<bool, UploadError> {
     let token = context.supervisor.shutdown_token();
     let lag_max = millis(context.config.upload_lag_max);
+    let mut refusals = 0;
     for _ in 0..OBJECTS_PER_TURN {
-        if token.is_cancelled() {
+        if token.is_cancelled() || refusals > REFUSALS_PER_TURN_MAX {
             return Ok(false);
         }
         spill::spill_if_due(context, handle.place()).await?;
@@ -252,6 +257,7 @@ async fn upload_partition(
                 | CommitRefusal::UploadFenced,
             ) => {
                 // The spill, the log start or the sweep came first: the range is begun anew under another name.
+                refusals += 1;
             }
             Err(refusal) => {
                 debug!(partition = %at.place, %refusal, "an upload is not for this leadership");

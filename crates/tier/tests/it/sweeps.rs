@@ -9,7 +9,7 @@ use tidelog_types::{UploadId, UploadSequence};
 
 use crate::{
     bucket::key,
-    node::{Node, Setup, offset, sealed},
+    node::{Node, Setup, sealed},
 };
 
 #[test]
@@ -109,10 +109,14 @@ fn orphans_go_at_their_age_and_strangers_never() {
                 assert!(strangers.iter().all(|key| keys.contains_key(*key)), "{keys:?}");
                 assert_eq!(node.metric("tier_unknown_objects"), 2);
                 assert_eq!(node.records(&partition).await.len(), 20);
-                // Its sequence is fenced: later uploads of this incarnation are refused, until another start.
+                // Its sequence is fenced, and those of later uploads lie above it.
                 sealed(&context, &partition, 1).await;
-                node.pass(Duration::from_secs(10)).await;
-                assert_eq!(partition.snapshot().tiered_end, offset(20));
+                node.until_tiered(&partition, 21).await;
+                assert_eq!(node.metric("tier_uploads_abandoned_total"), 0);
+                assert_eq!(
+                    node.entries(&partition).await[20].object.upload.sequence,
+                    UploadSequence(900_001)
+                );
             })
             .await
             .unwrap();
