@@ -64,6 +64,8 @@ pub(crate) struct Engine {
     pub(crate) holds: Mutex<(u64, BTreeMap<u64, u64>)>,
     /// One creation at a time: it clears what an earlier life left.
     creations: tokio::sync::Mutex<()>,
+    /// One repair of an index at a time.
+    pub(crate) repairs: tokio::sync::Mutex<()>,
     /// Folders were made that no sync of the data directory covers.
     pub(crate) new_folders: AtomicBool,
     loaded: Mutex<VecDeque<Weak<Segment>>>,
@@ -122,6 +124,7 @@ impl Engine {
             checkpoint_lock: tokio::sync::Mutex::new(()),
             holds: Mutex::default(),
             creations: tokio::sync::Mutex::new(()),
+            repairs: tokio::sync::Mutex::new(()),
             new_folders: AtomicBool::new(false),
             loaded: Mutex::default(),
             space_ok: AtomicBool::new(true),

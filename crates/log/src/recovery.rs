@@ -462,14 +462,11 @@ impl Contents {
         let interval_bytes = PartitionConfig::default().index_interval_bytes.get();
         let segment = Segment::new(place, folder, base, Content::empty(base, engine.clock.wall()));
         let trusted = index_file::load(engine, &segment).await?;
-        let indexed = trusted.as_ref().map_or(0, |(intervals, _)| intervals.len());
         let scan = rebuild::scan(engine, folder, base, replay.cut, interval_bytes, trusted).await?;
         if scan.rotten {
             tracing::error!(folder = %folder.display(), segment = %base, "an interval below the checkpoint is damaged");
         }
-        let whole = scan.content.bytes == bytes
-            && scan.content.intervals.as_ref().is_some_and(|intervals| intervals.len() == indexed);
-        if whole {
+        if scan.indexed && scan.content.bytes == bytes {
             self.segments.push(Arc::new(Segment::new(place, folder, base, scan.content)));
             return Ok(());
         }

@@ -104,7 +104,15 @@ pub(crate) async fn load_or_rebuild(
     engine: &Engine,
     segment: &Arc<Segment>,
 ) -> io::Result<Option<Vec<Interval>>> {
-    let length = segment.content().bytes;
+    // One repair at a time: several readers may want the same one.
+    let _one = engine.repairs.lock().await;
+    let (length, loaded) = {
+        let content = segment.content();
+        (content.bytes, content.intervals.clone())
+    };
+    if loaded.is_some() {
+        return Ok(loaded);
+    }
     let trusted = load(engine, segment).await?;
     if let Some((intervals, end)) = trusted
         && end == length
@@ -120,7 +128,6 @@ pub(crate) async fn load_or_rebuild(
     }
     engine.metrics.rebuilt_indexes.inc();
     let intervals = scan.content.intervals.unwrap_or_default();
-    // Nobody else writes the index of a sealed segment; two readers write the same.
     replace(engine, segment, &intervals, true).await?;
     Ok(Some(intervals))
 }

@@ -131,6 +131,8 @@ pub(crate) struct Scan {
     pub(crate) content: Content,
     /// Whether batches are all valid by themselves, but an interval is not what its checksum says.
     pub(crate) rotten: bool,
+    /// Whether the index says exactly this, and nothing beyond.
+    pub(crate) indexed: bool,
 }
 
 /// An index as read, and where its last interval ends.
@@ -149,6 +151,7 @@ pub(crate) async fn scan(
     let file = engine.descriptors.get(&super::path(folder, base, LOG), Use::Write).await?;
     let length = file.len().await?;
     let (mut intervals, mut indexed_end) = trusted.unwrap_or_default();
+    let total = intervals.len();
     // The last interval's end is unknown, or its checksum may be of more than is left: it is walked.
     let count = intervals.partition_point(|interval| interval.offset < limit && interval.position < length);
     indexed_end = intervals.get(count).map_or(indexed_end, |next| next.position);
@@ -180,7 +183,9 @@ pub(crate) async fn scan(
         content.intervals.get_or_insert_default().truncate(kept);
         (content.bytes, content.end) = (last.position, last.offset);
     }
-    Ok(Scan { content, rotten })
+    let found = content.intervals.as_ref().map_or(0, Vec::len);
+    let indexed = whole && !rotten && found == total && content.bytes == indexed_end;
+    Ok(Scan { content, rotten, indexed })
 }
 
 /// Cuts a segment before the batch that reaches `to`. `None` where nothing is left and its files are gone. Durable when it

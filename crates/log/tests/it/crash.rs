@@ -1,11 +1,13 @@
 //! Power cuts and kills at every point: nothing acknowledged is lost, nothing else appears.
 
+use std::time::Duration;
+
 use tidelog_log::{LogConfig, Mistakes};
-use tidelog_runtime::Rng;
+use tidelog_runtime::{Registry, Rng};
 use tidelog_sim::{Context, Fault, Halt, SimDisk};
 
 use crate::{
-    support::{open, small_config},
+    support::{open, open_measured, small_config},
     workload::{self, Ended, Shared, Size, check},
 };
 
@@ -114,10 +116,16 @@ async fn lives(context: &Context, disk: &mut SimDisk, plan: &Plan) -> Result<(),
         .life(disk, |supervisor| {
             let (disk, world) = (disk.clone(), world.clone());
             async move {
-                let (log, recovered) = open(context, &disk, &supervisor, config(plan))
-                    .await
-                    .map_err(|error| error.to_string())?;
+                let registry = Registry::new();
+                let opened = open_measured(context, &disk, &supervisor, config(plan), &registry).await;
+                let (log, recovered) = opened.map_err(|error| error.to_string())?;
                 check(&world, &recovered, ended).await?;
+                // Long enough to learn of every segment. No crash leaves an index that must be made anew.
+                tokio::time::sleep(Duration::from_secs(3)).await;
+                let metrics = registry.encode();
+                if plan.faults.is_empty() && !metrics.contains("log_rebuilt_indexes_total 0\n") {
+                    return Err("an index was rebuilt".to_owned());
+                }
                 drop(log);
                 Ok(())
             }

@@ -54,8 +54,19 @@ pub(crate) async fn open(
     supervisor: &Supervisor,
     config: LogConfig,
 ) -> Result<(Log, Vec<RecoveredPartition>), OpenError> {
+    open_measured(context, disk, supervisor, config, &Registry::new()).await
+}
+
+/// As [`open`], with the metrics.
+pub(crate) async fn open_measured(
+    context: &Context,
+    disk: &dyn CloneDisk,
+    supervisor: &Supervisor,
+    config: LogConfig,
+    registry: &Registry,
+) -> Result<(Log, Vec<RecoveredPartition>), OpenError> {
     let clock = Arc::new(context.clock.clone());
-    Log::open(config, disk.shared(), clock, supervisor.clone(), &Registry::new()).await
+    Log::open(config, disk.shared(), clock, supervisor.clone(), registry).await
 }
 
 pub(crate) trait CloneDisk {
@@ -134,16 +145,24 @@ pub(crate) fn split(bytes: &Bytes) -> Vec<(Offset, Offset, Bytes)> {
 
 /// Everything from `from` to the log end.
 pub(crate) async fn read_all(log: &PartitionLog, from: Offset) -> Vec<(Offset, Offset, Bytes)> {
+    try_read_all(log, from).await.unwrap()
+}
+
+/// As [`read_all`], where the log may be hurt.
+pub(crate) async fn try_read_all(
+    log: &PartitionLog,
+    from: Offset,
+) -> Result<Vec<(Offset, Offset, Bytes)>, tidelog_log::ReadError> {
     let mut found = Vec::new();
     let mut at = from;
     let end = log.offsets().log_end;
     while at < end {
-        let read = log.read(at, 3000, end, true).await.unwrap();
+        let read = log.read(at, 3000, end, true).await?;
         assert!(read.next > at, "a read of [{at}, {end}) goes on, not {read:?}");
         found.extend(split(&joined(&read)));
         at = read.next;
     }
-    found
+    Ok(found)
 }
 
 /// Appends `count` batches of two records each and answers their stored bytes.

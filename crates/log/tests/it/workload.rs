@@ -16,7 +16,7 @@ use tidelog_runtime::{Rng, SeededRng, Supervisor};
 use tidelog_sim::Context;
 use tidelog_types::{Offset, TopicPartition};
 
-use crate::support::{batch, joined, offset, place, read_all, small_partition, split, stored};
+use crate::support::{batch, joined, offset, place, small_partition, split, stored, try_read_all};
 
 /// A batch that was appended.
 #[derive(Clone)]
@@ -274,7 +274,7 @@ async fn check_one(found: &RecoveredPartition, mut known: Known, ended: Ended) -
 
 async fn compare(log: &PartitionLog, known: &Known, floor: Offset) -> Result<(), String> {
     let expected: Vec<&Appended> = known.lineage.iter().filter(|appended| appended.end > floor).collect();
-    let found = read_all(log, floor).await;
+    let found = try_read_all(log, floor).await.map_err(|error| format!("I1: {error}"))?;
     for (expected, (base, _, bytes)) in expected.iter().zip(&found) {
         if expected.base != *base || expected.bytes != bytes {
             return Err(format!(
