@@ -1,5 +1,7 @@
 //! Tiering on a whole node without its network: log and controller on a simulated disk, a bucket that fails on demand.
 
+#![allow(clippy::unwrap_used, reason = "the helpers of tests, which clippy does not recognise as tests")]
+
 mod bucket;
 mod deletions;
 mod faults;

@@ -36,18 +36,21 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
 const DIRECTORY: DirectoryId = DirectoryId::from_bytes([7; 16]);
 
+/// Which proposals are meant.
+type Which = fn(&Command) -> bool;
+
 /// A controller whose proposals of some kinds a test holds back.
 #[derive(Clone)]
 pub(crate) struct HeldCommands {
     controller: Controller,
-    held: Arc<Mutex<Option<fn(&Command) -> bool>>>,
+    held: Arc<Mutex<Option<Which>>>,
     waiting: Arc<Mutex<usize>>,
     released: Arc<Notify>,
 }
 
 impl HeldCommands {
     /// Proposals of which `of` says so wait until [`HeldCommands::release`].
-    pub(crate) fn hold(&self, of: fn(&Command) -> bool) {
+    pub(crate) fn hold(&self, of: Which) {
         *self.held.lock().unwrap() = Some(of);
     }
 
