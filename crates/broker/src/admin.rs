@@ -9,6 +9,7 @@
 //! | `/readyz` | 200 once clients are served, else 503 and what is waited for |
 //! | `/v1/cluster` | the cluster, as JSON |
 //! | `/v1/tier/status` | what is in the bucket and what is not yet, as JSON |
+//! | `POST /v1/cache/clear` | drops what was read from the bucket |
 //! | `/v1/tier/segments?topic=NAME[&partition=N][&limit=N]` | the objects of a topic, as JSON |
 //!
 //! Requests have no body, connections are few, and each request has a time limit: a monitor that hangs costs a slot for
@@ -90,6 +91,10 @@ pub trait AdminSource: Send + Sync + 'static {
     fn tier_status(&self) -> AdminAnswer;
     /// The objects of a topic.
     fn tier_segments(&self, query: SegmentsQuery) -> AdminAnswer;
+    /// Drops what was read from the bucket, so that the next cold read goes there.
+    fn clear_cache(&self) -> AdminAnswer {
+        Box::pin(async { Err(AdminError::Unavailable("this node has no cache".to_owned())) })
+    }
 }
 
 /// An admin listener that is bound.
@@ -194,6 +199,9 @@ async fn respond(
     source: &dyn AdminSource,
     registry: &Registry,
 ) -> Response<Full<Bytes>> {
+    if request.method() == Method::POST && request.uri().path() == "/v1/cache/clear" {
+        return document(source.clear_cache().await);
+    }
     if request.method() != Method::GET && request.method() != Method::HEAD {
         return text(StatusCode::METHOD_NOT_ALLOWED, "only GET is served\n".to_owned());
     }

@@ -23,6 +23,7 @@ use crate::{
     demo, telemetry,
 };
 
+pub(crate) use serve::{STOP_DEADLINE, wait_for_signal};
 pub(crate) use table::{Table, print_json};
 
 /// A Kafka-compatible log broker that keeps the hot end of each partition on local disk and everything else in a bucket.

@@ -29,7 +29,11 @@ use tokio::runtime::Handle;
 
 use crate::config::NodeConfig;
 
-use self::{admin::NodeAdmin, parts::Parts, store::Store};
+use self::{
+    admin::NodeAdmin,
+    parts::Parts,
+    store::{Identity, Store},
+};
 
 /// How often the node looks whether its log has failed.
 const FAILURE_CHECK: Duration = Duration::from_millis(500);
@@ -72,7 +76,7 @@ impl Node {
     /// What is wrong and what to do: a port in use, a directory of another cluster, a store that refuses. A store that is
     /// only away or busy is no error: hot partitions are served meanwhile.
     pub async fn start(config: NodeConfig, back: &Handle) -> Result<Self> {
-        let parts = Parts::new(&config, back)?;
+        let parts = Parts::new(back)?;
         let outcome = Self::start_with(config, &parts).await;
         if outcome.is_err() {
             // The parts that were begun end here, so that the directory is free again when the error is seen.
@@ -100,12 +104,11 @@ impl Node {
         let controller = start_controller(&config, parts).await?;
         let cluster_id = controller.cluster_id();
         status.waits_for("the store's answer to whose prefix it is");
-        store.claim(cluster_id, parts).await?;
+        let claimed = store.claim(cluster_id).await?;
         status.waits_for("the log's recovery");
         let (log, recovered) = parts.open_log(&config, cluster_id, lock).await?;
         status.waits_for("the registration");
         let (incarnation, registered_at) = register(&config, parts, &controller, &log, &listeners).await?;
-        parts.settle_cluster_settings(&config, &controller).await?;
         let metadata: Arc<dyn tidelog_replica::Metadata> = Arc::new(controller.clone());
         let replica_config = ReplicaConfig {
             static_values: config.settings.static_values.clone(),
@@ -124,7 +127,9 @@ impl Node {
         .await
         .context("open the partitions")?;
         tracing::info!(?started, "partitions are open");
-        store.start_tier(&config, parts, cluster_id, incarnation, &replicas, &controller)?;
+        let identity = Identity { cluster_id, incarnation };
+        let space = parts.disk.space(&config.data_dir).await.context("ask for the disk's space")?;
+        store.start_tier(&config, parts, identity, &replicas, &controller, space.total, claimed)?;
         let addresses = listeners.iter().map(|bound| (bound.endpoint().name.clone(), bound.address())).collect();
         let broker = Broker::start(broker_config(&config), listeners, parts.broker_parts(metadata, &replicas));
         status.serves(&controller, &replicas, &store);
@@ -166,7 +171,7 @@ impl Node {
     /// Requests to the store and bytes of them, so far.
     #[must_use]
     pub fn store_usage(&self) -> Usage {
-        self.store.client().usage()
+        self.store.usage()
     }
 
     /// The log's own status.
@@ -195,6 +200,7 @@ impl Node {
             biased;
             failure = log_failed => failure,
             why = self.controller.failed() => anyhow!("the controller failed: {why}"),
+            why = self.store.failed() => why,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Log lines on standard error, and how a verb says why it failed.
 
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 
 use tracing_subscriber::{Layer as _, filter::Targets, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
@@ -14,12 +14,21 @@ const FILTER_DEFAULT: &str = "warn,tidelog=info,tidelog_broker=info,tidelog_cont
 pub fn start(format: LogFormat) {
     let asked = std::env::var("TIDELOG_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
     let filter = asked.or_else(|| FILTER_DEFAULT.parse().ok()).unwrap_or_else(|| Targets::new().with_default(tracing::Level::INFO));
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt::layer().with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr);
     // An error means that a test or an embedding program logs already.
     let _ = match format {
         LogFormat::Text => tracing_subscriber::registry().with(lines.with_filter(filter)).try_init(),
         LogFormat::Json => tracing_subscriber::registry().with(lines.json().flatten_event(true).with_filter(filter)).try_init(),
     };
+}
+
+/// Starts logging for a command that speaks to a person: only what needs one.
+pub fn start_quiet() {
+    let asked = std::env::var("TIDELOG_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
+    let filter = asked.unwrap_or_else(|| Targets::new().with_default(tracing::Level::WARN));
+    let lines = tracing_subscriber::fmt::layer().with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr);
+    // An error means that a test or an embedding program logs already.
+    let _ = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init();
 }
 
 /// Says on standard error why a verb failed, cause by cause.

@@ -6,6 +6,8 @@ use serde_json::json;
 use tidelog_broker::{AdminAnswer, AdminError, AdminSource, SegmentsQuery};
 use tidelog_controller::Controller;
 use tidelog_replica::ReplicaManager;
+use tidelog_tier::SegmentsError;
+use tidelog_types::TopicName;
 
 use super::store::Store;
 
@@ -99,16 +101,36 @@ impl AdminSource for NodeAdmin {
     fn tier_status(&self) -> AdminAnswer {
         let serving = self.serving();
         answer(async move {
-            let _ = serving?.store;
-            Err(AdminError::Unavailable("tiering is not started".to_owned()))
+            let status = serving?.store.tier_status().await.ok_or_else(not_begun)?;
+            serde_json::to_value(status).map_err(|error| AdminError::Unavailable(error.to_string()))
         })
     }
 
-    fn tier_segments(&self, _query: SegmentsQuery) -> AdminAnswer {
+    fn tier_segments(&self, query: SegmentsQuery) -> AdminAnswer {
         let serving = self.serving();
         answer(async move {
-            let _ = serving?;
-            Err(AdminError::Unavailable("tiering is not started".to_owned()))
+            let topic = TopicName::new(&query.topic).map_err(|error| AdminError::Invalid(error.to_string()))?;
+            let found = serving?.store.tier_segments(&topic).await.ok_or_else(not_begun)?;
+            let mut found = found.map_err(|error| match error {
+                SegmentsError::UnknownTopic(_) => AdminError::NotFound(error.to_string()),
+                SegmentsError::Page(_) => AdminError::Unavailable(error.to_string()),
+            })?;
+            found.segments.retain(|segment| query.partition.is_none_or(|partition| segment.partition.0 == partition));
+            found.segments.truncate(query.limit);
+            serde_json::to_value(found).map_err(|error| AdminError::Unavailable(error.to_string()))
         })
     }
+
+    fn clear_cache(&self) -> AdminAnswer {
+        let serving = self.serving();
+        answer(async move {
+            serving?.store.clear_cache().await;
+            Ok(json!({ "cache": "empty" }))
+        })
+    }
+}
+
+/// Tiering begins once the store has said whose prefix it is.
+fn not_begun() -> AdminError {
+    AdminError::Unavailable("tiering waits for the store to say whose prefix it is".to_owned())
 }

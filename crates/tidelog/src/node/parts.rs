@@ -4,8 +4,6 @@ use std::{path::Path, sync::Arc};
 
 use anyhow::{Context as _, Result};
 use tidelog_broker::BrokerParts;
-use tidelog_controller::Controller;
-use tidelog_core::cluster::{Command, ConfigChange, ConfigResource, TIER_DELETION_GRACE_MS};
 use tidelog_log::{DirectoryLock, Log, LogConfig, RecoveredPartition};
 use tidelog_replica::{Metadata, ReplicaManager};
 use tidelog_runtime::{
@@ -30,7 +28,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    pub(super) fn new(_config: &NodeConfig, back: &Handle) -> Result<Self> {
+    pub(super) fn new(back: &Handle) -> Result<Self> {
         let registry = Registry::new();
         let disk = FileDisk::new(FileDiskConfig { registry: registry.clone(), ..FileDiskConfig::default() });
         let rng: Arc<dyn Rng> = Arc::new(SystemRng);
@@ -90,21 +88,6 @@ impl Parts {
         let digits: Vec<u8> = text.unwrap_or_default().bytes().filter(u8::is_ascii_hexdigit).collect();
         let parsed = std::str::from_utf8(&digits).ok().and_then(|hex| u128::from_str_radix(hex, 16).ok());
         Ok(BootId::from_bytes(parsed.map_or_else(|| self.ids.uuid(), u128::to_be_bytes)))
-    }
-
-    /// Makes cluster state of what all nodes must agree on and this node's file sets.
-    pub(super) async fn settle_cluster_settings(&self, config: &NodeConfig, controller: &Controller) -> Result<()> {
-        let Some(wanted) = config.settings.static_values.get(TIER_DELETION_GRACE_MS) else { return Ok(()) };
-        let resource = ConfigResource::ClusterDefault {};
-        let image = controller.image();
-        let known = image.configs(resource).and_then(|values| values.get(TIER_DELETION_GRACE_MS));
-        if known == Some(wanted) {
-            return Ok(());
-        }
-        let changes = vec![(TIER_DELETION_GRACE_MS.to_owned(), ConfigChange::Set { value: wanted.clone() })];
-        let outcome = controller.propose(Command::AlterConfigs { resource, changes }).await;
-        outcome.context("set the cluster's settings")?.into_result().context("set the cluster's settings")?;
-        Ok(())
     }
 
     pub(super) fn broker_parts(&self, metadata: Arc<dyn Metadata>, replicas: &ReplicaManager) -> BrokerParts {

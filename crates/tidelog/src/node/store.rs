@@ -1,12 +1,20 @@
-//! The bucket side of a node: the client, the claim of the prefix, the tier's tasks, the cache.
+//! The bucket side of a node: the client, the claim of the prefix, the tier's tasks, cold reads, the cache.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use tidelog_controller::Controller;
-use tidelog_object::{ClaimError, ObjectClient, StoreOptions, StoreUrl, claim_prefix};
-use tidelog_replica::ReplicaManager;
-use tidelog_types::{BrokerIncarnation, ClusterId};
+use tidelog_object::{
+    ChunkCache, ClaimError, FoyerCache, FoyerConfig, ObjectClient, StoreOptions, StoreUrl, Usage, claim_prefix,
+};
+use tidelog_replica::{ColdReader, ReplicaManager};
+use tidelog_tier::{ColdConfig, ColdTier, SegmentsError, Tier, TierConfig, TierSegments, TierStatus};
+use tidelog_types::{BrokerIncarnation, ByteSize, ClusterId, TopicName};
+use tokio::sync::watch;
 
 use super::parts::Parts;
 use crate::config::NodeConfig;
@@ -17,9 +25,27 @@ const CLAIM_WAIT: Duration = Duration::from_secs(5);
 /// The pause between two claims.
 const CLAIM_PAUSE: Duration = Duration::from_secs(2);
 
+/// Chunks that the cache keeps in memory. It is opened at the first cold read, so an idle node does not pay for it.
+const CACHE_MEMORY: ByteSize = ByteSize::mib(32);
+
+/// The share of the file system that local data may take where `local.disk.bytes.max` is not set: four fifths.
+const LOCAL_DISK_SHARE: (u64, u64) = (4, 5);
+
+/// Who writes to the bucket.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Identity {
+    pub(super) cluster_id: ClusterId,
+    pub(super) incarnation: BrokerIncarnation,
+}
+
 /// The bucket side of a node.
 pub struct Store {
     client: ObjectClient,
+    cache: OnceLock<Arc<FoyerCache>>,
+    cold: OnceLock<Arc<ColdTier>>,
+    tier: OnceLock<Tier>,
+    /// Why the node must not go on: the prefix turned out to be another cluster's.
+    refused: watch::Sender<Option<String>>,
 }
 
 impl Store {
@@ -33,8 +59,15 @@ impl Store {
             checksum: config.store_checksum,
             ..StoreOptions::default()
         };
-        let client = ObjectClient::open(&url, options, Arc::clone(&parts.clock), Arc::clone(&parts.rng), &parts.registry);
-        Ok(Self { client: client.await.with_context(|| format!("open the store {url}"))? })
+        let (clock, rng) = (Arc::clone(&parts.clock), Arc::clone(&parts.rng));
+        let client = ObjectClient::open(&url, options, clock, rng, &parts.registry).await;
+        Ok(Self {
+            client: client.with_context(|| format!("open the store {url}"))?,
+            cache: OnceLock::new(),
+            cold: OnceLock::new(),
+            tier: OnceLock::new(),
+            refused: watch::Sender::new(None),
+        })
     }
 
     /// The store's address.
@@ -43,57 +76,164 @@ impl Store {
         self.client.url()
     }
 
-    /// The client.
+    /// Requests to the store and bytes of them, so far.
     #[must_use]
-    pub fn client(&self) -> &ObjectClient {
-        &self.client
+    pub fn usage(&self) -> Usage {
+        self.client.usage()
     }
 
-    /// Takes the prefix for the cluster. A store that is away or busy is asked on in the background: only a refusal, or
-    /// another cluster, is final.
-    pub(super) async fn claim(&self, cluster_id: ClusterId, parts: &Parts) -> Result<()> {
+    /// Takes the prefix for the cluster: false where the store does not say yet whose it is.
+    ///
+    /// # Errors
+    /// A refusal, or another cluster's prefix: both are final.
+    pub(super) async fn claim(&self, cluster_id: ClusterId) -> Result<bool> {
         match tokio::time::timeout(CLAIM_WAIT, claim_prefix(&self.client, cluster_id)).await {
-            Ok(Ok(_)) => return Ok(()),
+            Ok(Ok(_)) => Ok(true),
             Ok(Err(ClaimError::Retriable(failure))) => {
                 tracing::warn!(%failure, "the store does not say yet whose prefix it is: serving what is hot meanwhile");
+                Ok(false)
             }
             Ok(Err(refusal)) => bail!(refusal),
-            Err(_) => tracing::warn!("the store is silent: serving what is hot meanwhile"),
+            Err(_) => {
+                tracing::warn!("the store is silent: serving what is hot meanwhile");
+                Ok(false)
+            }
         }
-        let (client, clock, ended) = (self.client.clone(), Arc::clone(&parts.clock), parts.supervisor.shutdown_token());
-        parts
-            .supervisor
-            .spawn_back("claim prefix", async move {
-                loop {
-                    match claim_prefix(&client, cluster_id).await {
-                        Ok(_) => return,
-                        Err(error) => tracing::warn!(%error, "the prefix is not claimed"),
-                    }
-                    tokio::select! {
-                        biased;
-                        () = ended.cancelled() => return,
-                        () = clock.sleep(CLAIM_PAUSE) => {}
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the components of a node, handed over once")]
+    /// Sets up cold reads, and the tier's tasks: at once where the prefix is ours, else as soon as it is.
+    pub(super) fn start_tier(
+        self: &Arc<Self>,
+        config: &NodeConfig,
+        parts: &Parts,
+        identity: Identity,
+        replicas: &ReplicaManager,
+        controller: &Controller,
+        disk_total: u64,
+        claimed: bool,
+    ) -> Result<()> {
+        let settings = &config.settings;
+        let disk = settings.amount("tier.cache.bytes").map_or(ByteSize::ZERO, ByteSize::bytes);
+        let cache = FoyerConfig { dir: config.data_dir.join("cache"), memory: CACHE_MEMORY, disk };
+        let cache = FoyerCache::new(cache, parts.supervisor.clone(), &parts.registry).context("tier.cache.bytes")?;
+        let cache = Arc::new(cache);
+        let chunks: Arc<dyn ChunkCache> = Arc::clone(&cache) as _;
+        let cold = ColdTier::new(
+            &ColdConfig::from_settings(settings),
+            self.client.clone(),
+            Arc::clone(&chunks),
+            identity.cluster_id,
+            Arc::clone(&parts.clock),
+            &parts.supervisor,
+            &parts.registry,
+        );
+        replicas.set_cold_reader(Arc::clone(&cold) as Arc<dyn ColdReader>);
+        let mut tier_config =
+            TierConfig::from_settings(config.node_id, identity.incarnation, identity.cluster_id, settings);
+        if tier_config.local_disk_bytes_max.is_none() {
+            let (part, whole) = LOCAL_DISK_SHARE;
+            tier_config.local_disk_bytes_max = Some(ByteSize::bytes(disk_total / whole * part));
+        }
+        // Both are set once, by this one call of a start.
+        let _ = (self.cache.set(cache), self.cold.set(cold));
+        let later = parts.clone();
+        let (store, parts, replicas, controller) = (Arc::clone(self), parts.clone(), replicas.clone(), controller.clone());
+        let start = move || {
+            let supervisor = parts.supervisor.clone();
+            let tier = Tier::start(
+                tier_config,
+                replicas,
+                Arc::new(controller),
+                store.client.clone(),
+                Arc::clone(&parts.clock),
+                Arc::clone(&parts.rng),
+                &supervisor,
+                &parts.registry,
+            );
+            tier.set_cache(chunks);
+            let _ = store.tier.set(tier);
+        };
+        if claimed {
+            start();
+        } else {
+            self.claim_later(identity.cluster_id, &later, start);
+        }
+        Ok(())
+    }
+
+    /// Asks on in the background whose prefix it is; the tier begins once it is ours.
+    fn claim_later(self: &Arc<Self>, cluster_id: ClusterId, parts: &Parts, start: impl FnOnce() + Send + 'static) {
+        let (store, clock, ended) = (Arc::clone(self), Arc::clone(&parts.clock), parts.supervisor.shutdown_token());
+        let claiming = async move {
+            loop {
+                match claim_prefix(&store.client, cluster_id).await {
+                    Ok(_) => break start(),
+                    Err(ClaimError::Retriable(failure)) => tracing::warn!(%failure, "the prefix is not claimed yet"),
+                    Err(refusal) => {
+                        store.refused.send_replace(Some(refusal.to_string()));
+                        return;
                     }
                 }
-            })
-            .detach();
-        Ok(())
+                tokio::select! {
+                    biased;
+                    () = ended.cancelled() => return,
+                    () = clock.sleep(CLAIM_PAUSE) => {}
+                }
+            }
+        };
+        parts.supervisor.spawn_back("claim prefix", claiming).detach();
     }
 
-    pub(super) fn start_tier(
-        &self,
-        _config: &NodeConfig,
-        _parts: &Parts,
-        _cluster_id: ClusterId,
-        _incarnation: BrokerIncarnation,
-        _replicas: &ReplicaManager,
-        _controller: &Controller,
-    ) -> Result<()> {
-        Ok(())
+    /// Completes when the node must not go on with this store.
+    pub(super) async fn failed(&self) -> anyhow::Error {
+        let mut refused = self.refused.subscribe();
+        match refused.wait_for(Option::is_some).await {
+            Ok(why) => anyhow!("the store: {}", why.as_deref().unwrap_or_default()),
+            // The sender lives as long as this.
+            Err(_) => std::future::pending().await,
+        }
     }
 
-    pub(super) async fn stop(&self, _deadline: Duration) -> Vec<&'static str> {
-        Vec::new()
+    /// Where every partition's bytes are; none before the tier has begun.
+    pub async fn tier_status(&self) -> Option<TierStatus> {
+        match self.tier.get() {
+            Some(tier) => Some(tier.status().await),
+            None => None,
+        }
+    }
+
+    /// A topic's objects; none before the tier has begun.
+    pub(super) async fn tier_segments(&self, topic: &TopicName) -> Option<Result<TierSegments, SegmentsError>> {
+        match self.tier.get() {
+            Some(tier) => Some(tier.segments(topic).await),
+            None => None,
+        }
+    }
+
+    /// Drops everything that was read from the bucket, so that the next read goes there.
+    pub async fn clear_cache(&self) {
+        if let Some(cold) = self.cold.get() {
+            cold.clear().await;
+        }
+    }
+
+    /// Ends the tier's tasks and cold reads, and closes the cache. Answers what did not end in time.
+    pub(super) async fn stop(&self, deadline: Duration) -> Vec<&'static str> {
+        let mut late = Vec::new();
+        if let Some(tier) = self.tier.get() {
+            late.extend(tier.shutdown(deadline).await);
+        }
+        if let Some(cold) = self.cold.get() {
+            late.extend(cold.stop(deadline).await);
+        }
+        if let Some(cache) = self.cache.get() {
+            let closing = tokio::time::timeout(deadline, ChunkCache::close(cache.as_ref())).await;
+            if closing.is_err() {
+                late.push("cache");
+            }
+        }
+        late
     }
 }
 
