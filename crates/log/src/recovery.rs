@@ -5,6 +5,7 @@
 //!  journal    --+--> write what survives into the cut files --> sync --> checkpoint --> new journal file
 //! ```
 //!
+//! The journal is synced before anything is cut or removed, since its last entries may be page cache that a kill left.
 //! A crash at any point of it leaves checkpoint and journal as they were, and the next start does the same again.
 
 use std::{
@@ -80,6 +81,7 @@ pub(crate) async fn open(
     let checkpoint = read_checkpoint(&*disk, &config.directory, directory.new).await?;
     let journal_folder = config.directory.join(JOURNAL);
     let mut journal = Journal::open(&*disk, &journal_folder, &checkpoint).await?;
+    journal.sync().await?;
     let replays = journal.replays(&checkpoint).await?;
     let unclean = !directory.new && (!checkpoint.clean || replays.entries > 0);
     let found = std::mem::take(&mut journal.found);

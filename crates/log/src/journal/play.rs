@@ -230,7 +230,7 @@ impl Journal {
             };
             found.next_number = found.next_number.max(number + 1);
             let path = directory.join(&entry.name);
-            let file = disk.open(&path, OpenMode::Read, Lane::Background).await.map_err(io)?;
+            let file = disk.open(&path, OpenMode::ReadWrite, Lane::Background).await.map_err(io)?;
             let bytes = file.len().await.map_err(io)?;
             let block = usize::try_from(FILE_HEADER_BYTES).unwrap_or(4096);
             let header = FileHeader::decode(&file.read_at(0, block).await.map_err(io)?);
@@ -274,6 +274,15 @@ impl Journal {
         .await?;
         replays.finish();
         Ok(replays)
+    }
+
+    /// Makes durable what is about to be acted on: after a kill it may be in the page cache alone, and a power cut that took
+    /// an entry back must not find that its files are cut or gone already.
+    pub(crate) async fn sync(&self) -> Result<(), OpenError> {
+        for part in &self.parts {
+            part.file.sync_data().await.map_err(failed("sync", &part.path))?;
+        }
+        Ok(())
     }
 
     /// Begins the second walk.
