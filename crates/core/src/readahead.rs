@@ -19,6 +19,8 @@ pub struct ReadaheadLimits {
     pub first: u64,
     /// The largest window.
     pub max: u64,
+    /// The largest request: an order of more is whole requests.
+    pub request: u64,
 }
 
 /// The window of one reader.
@@ -60,7 +62,11 @@ impl Readahead {
         let grown = if self.window == 0 { first } else { self.window.saturating_mul(2).max(first) };
         self.window = grown.min(self.limits.max);
         self.ahead = self.ahead.saturating_sub(bytes);
-        if self.ahead > self.window / 2 { 0 } else { self.window - self.ahead }
+        if self.ahead > self.window / 2 {
+            return 0;
+        }
+        let order = self.window - self.ahead;
+        if order > self.limits.request { order - order % self.limits.request.max(1) } else { order }
     }
 
     /// `bytes` of an order were asked for.
@@ -81,7 +87,7 @@ mod tests {
     const MIB: u64 = 1024 * 1024;
 
     fn readahead() -> Readahead {
-        Readahead::new(ReadaheadLimits { first: MIB, max: 32 * MIB })
+        Readahead::new(ReadaheadLimits { first: MIB, max: 32 * MIB, request: 16 * MIB })
     }
 
     #[test]
@@ -93,7 +99,7 @@ mod tests {
             reader.asked(order);
             orders.push((reader.window() / MIB, order / MIB, reader.ahead() / MIB));
         }
-        let opening = [(1, 1, 1), (2, 2, 2), (4, 3, 4), (8, 5, 8), (16, 9, 16), (32, 17, 32)];
+        let opening = [(1, 1, 1), (2, 2, 2), (4, 3, 4), (8, 5, 8), (16, 9, 16), (32, 16, 31)];
         assert_eq!(orders[..6], opening);
         // From then on a request of half a window every sixteen reads.
         let later: Vec<u64> =

@@ -51,7 +51,8 @@ use tidelog_object::{CacheUsage, ChunkCache, ChunkKey, ObjectClient};
 use tidelog_replica::{ColdError, ColdFuture, ColdPlace, ColdRead, ColdReader, ColdRecords};
 use tidelog_runtime::{Budget, Clock, Registry, Supervisor};
 use tidelog_types::{
-    ByteSize, ClusterId, LeaderEpoch, Offset, OffsetRange, Timestamp, TopicPartition, limits::COLD_UNIT_BYTES,
+    ByteSize, ClusterId, LeaderEpoch, Offset, OffsetRange, Timestamp, TopicPartition,
+    limits::{COLD_UNIT_BYTES, COLD_UNITS_PER_GET_MAX},
 };
 use tokio::sync::Semaphore;
 use tracing::warn;
@@ -115,7 +116,8 @@ impl ColdConfig {
     /// One reader's readahead takes a quarter of the memory at most.
     fn readahead(&self) -> ReadaheadLimits {
         let max = self.readahead_max.get().min(self.memory.get() / 4);
-        ReadaheadLimits { first: COLD_UNIT_BYTES.min(max), max }
+        let request = COLD_UNIT_BYTES * COLD_UNITS_PER_GET_MAX;
+        ReadaheadLimits { first: COLD_UNIT_BYTES.min(max), max, request }
     }
 }
 
@@ -360,8 +362,12 @@ impl Shared {
                 loop {
                     shared.clock.sleep(SWEEP_INTERVAL).await;
                     let now = shared.clock.monotonic();
-                    shared.lock_streams().forget(now);
-                    if !shared.ring.expire(now) {
+                    let readers = {
+                        let mut streams = shared.lock_streams();
+                        streams.forget(now);
+                        streams.count()
+                    };
+                    if !shared.ring.expire(now) && readers == 0 {
                         shared.sweeping.store(false, Ordering::Release);
                         // What came in since then has seen the flag and begun no sweep.
                         if shared.ring.bytes() == 0 || shared.sweeping.swap(true, Ordering::AcqRel) {

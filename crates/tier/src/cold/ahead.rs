@@ -6,7 +6,10 @@
 use std::{ops::Range, sync::Arc};
 
 use tidelog_replica::ColdPlace;
-use tidelog_types::{Offset, limits::COLD_UNITS_PER_GET_MAX};
+use tidelog_types::{
+    Offset,
+    limits::{COLD_UNIT_BYTES, COLD_UNITS_PER_GET_MAX},
+};
 
 use super::{
     Shared,
@@ -15,7 +18,12 @@ use super::{
     streams::{Cursor, Order, ReaderId},
 };
 
-/// How far an order got within an object.
+/// Whether one more unit brings an order nearer to its bytes: rounded to units, a large order is whole requests.
+fn is_wanted(asked: u64, bytes: u64) -> bool {
+    asked == 0 || asked.saturating_add(COLD_UNIT_BYTES / 2) <= bytes
+}
+
+/// How far an order got by the end of an object.
 struct Progress {
     asked: u64,
     /// The next unit; `None` at the object's end.
@@ -37,7 +45,7 @@ impl Shared {
     async fn read_ahead(self: &Arc<Self>, place: &ColdPlace, order: Order) {
         let mut cursor = order.cursor;
         let mut asked = 0_u64;
-        while asked < order.bytes && self.lock_streams().is_known(order.reader) {
+        while is_wanted(asked, order.bytes) && self.lock_streams().is_known(order.reader) {
             let (Cursor::Offset(at) | Cursor::Unit(at, _)) = cursor;
             // Errors are left to the reader, who meets them where they matter.
             let Ok(Some(entry)) = self.entry_at(place, at).await else { break };
@@ -46,8 +54,8 @@ impl Shared {
                 Cursor::Unit(_, unit) => unit,
                 Cursor::Offset(at) => object.unit_of(object.index.interval_for_offset(at)),
             };
-            let progress = self.ask_ahead(place, &object, first, order.bytes - asked).await;
-            asked = asked.saturating_add(progress.asked);
+            let progress = self.ask_ahead(place, &object, first, asked, order.bytes).await;
+            asked = progress.asked;
             cursor = match progress.next {
                 Some(unit) => Cursor::Unit(entry.range.base, unit),
                 None => Cursor::Unit(entry.range.end, 0),
@@ -59,19 +67,20 @@ impl Shared {
         self.lock_streams().carried_out(order.reader, cursor, asked);
     }
 
-    /// Asks for about `bytes` of an object from a unit on.
+    /// Asks for units of an object from `first` on until about `bytes` were asked for, of which `asked` were elsewhere.
     async fn ask_ahead(
         self: &Arc<Self>,
         place: &ColdPlace,
         object: &Arc<OpenObject>,
         first: usize,
+        asked: u64,
         bytes: u64,
     ) -> Progress {
         let units_max = usize::try_from(COLD_UNITS_PER_GET_MAX).unwrap_or(1);
-        let mut progress = Progress { asked: 0, next: None, stopped: false };
+        let mut progress = Progress { asked, next: None, stopped: false };
         let mut run = first..first;
         for (at, unit) in object.units.iter().enumerate().skip(first) {
-            if progress.asked >= bytes {
+            if !is_wanted(progress.asked, bytes) {
                 progress.next = Some(at);
                 break;
             }

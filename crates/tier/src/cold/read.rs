@@ -105,7 +105,8 @@ impl Shared {
     /// See [`tidelog_replica::ColdReader::read`].
     pub(crate) async fn read_records(self: &Arc<Self>, read: &ColdRead) -> Result<ColdRecords, ColdError> {
         let not_held = || ColdError::NotHeld { offset: read.offset };
-        if read.offset < read.place.image.log_start {
+        let image = &read.place.image;
+        if read.offset < image.log_start || read.offset >= image.manifest.tiered_end {
             return Err(not_held());
         }
         let reader = self.lock_streams().begin(read.place.place, read.offset, self.clock.monotonic());
@@ -171,7 +172,8 @@ impl Shared {
             if interval >= object.index.intervals().len() {
                 return Ok(Left::On(entry.range.end));
             }
-            if answer.bytes >= read.bytes_max {
+            // Before the first record there is nothing that could be enough.
+            if !answer.is_empty() && answer.bytes >= read.bytes_max {
                 return Ok(Left::Full);
             }
         }
