@@ -69,21 +69,19 @@ pub(crate) async fn open(
             let store = GoogleCloudStorageBuilder::from_env()
                 .with_bucket_name(url.bucket())
                 .with_retry(no_retries())
-                .with_client_options(client_options(options, false))
-                .with_http_connector(WatchedConnector { date: date.clone() })
+                .with_client_options(ClientOptions::new())
+                .with_http_connector(connector(options, &date))
                 .build()
                 .map_err(settings)?;
             Ok(Backing { date, ..Backing::of(StoreKind::Gcs, Arc::new(store)) })
         }
         StoreKind::Azure => {
+            let allow_http = allows_http(options, options.endpoint.as_deref());
             let mut builder = MicrosoftAzureBuilder::from_env()
                 .with_container_name(url.bucket())
                 .with_retry(no_retries())
-                .with_client_options(client_options(
-                    options,
-                    allows_http(options, options.endpoint.as_deref()),
-                ))
-                .with_http_connector(WatchedConnector { date: date.clone() });
+                .with_client_options(ClientOptions::new().with_allow_http(allow_http))
+                .with_http_connector(connector(options, &date));
             if let Some(endpoint) = &options.endpoint {
                 builder = builder.with_endpoint(endpoint.clone());
             }
@@ -121,10 +119,10 @@ async fn open_s3(
         .with_virtual_hosted_style_request(!settings.path_style)
         .with_allow_http(allow_http)
         .with_retry(no_retries())
-        .with_client_options(client_options(options, allow_http))
+        .with_client_options(ClientOptions::new().with_allow_http(allow_http))
         .with_conditional_put(S3ConditionalPut::ETagMatch)
         .with_disable_bulk_delete(true)
-        .with_http_connector(WatchedConnector { date: date.clone() });
+        .with_http_connector(connector(options, &date));
     if let Some(endpoint) = &settings.endpoint {
         builder = builder.with_endpoint(settings.bucket_endpoint(endpoint, url.bucket()));
     }
@@ -151,15 +149,12 @@ fn no_retries() -> RetryConfig {
     RetryConfig { backoff: BackoffConfig::default(), max_retries: 0, retry_timeout: Duration::from_secs(180) }
 }
 
-fn client_options(options: &StoreOptions, allow_http: bool) -> ClientOptions {
-    ClientOptions::new()
-        .with_allow_http(allow_http)
-        .with_http1_only()
-        // One clock over the whole request kills large transfers over slow links; silence and a floor rate do it here.
-        .with_timeout_disabled()
-        .with_connect_timeout(options.connect_timeout)
-        .with_pool_idle_timeout(Duration::from_secs(30))
-        .with_pool_max_idle_per_host(options.requests_max)
+fn connector(options: &StoreOptions, date: &StoreDate) -> WatchedConnector {
+    WatchedConnector {
+        date: date.clone(),
+        connect_timeout: options.connect_timeout,
+        connections_max: options.requests_max,
+    }
 }
 
 fn allows_http(options: &StoreOptions, endpoint: Option<&str>) -> bool {

@@ -7,15 +7,19 @@
 //! ObjectClient -> object_store (signs, parses) -> WatchedService -> reqwest
 //!                                                  records status, Date, progress
 //! ```
+//!
+//! Redirects are not followed: a signature covers the host, and a bucket of another region is a person's to set right.
 
 use std::{
     fmt,
     future::Future,
     pin::Pin,
+    str::FromStr,
     sync::{
         Arc,
         atomic::{AtomicI64, AtomicU16, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use aws_sdk_s3::primitives::{DateTime, DateTimeFormat};
@@ -23,15 +27,15 @@ use bytes::Bytes;
 use futures::StreamExt;
 use http_body_util::BodyExt;
 use object_store::{
-    ClientOptions, PutPayload,
+    ClientConfigKey, ClientOptions, PutPayload,
     client::{
         HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse,
-        HttpResponseBody, HttpService, ReqwestConnector,
+        HttpResponseBody, HttpService,
     },
 };
 use tidelog_types::Timestamp;
 
-use crate::limits::{PUT_ANSWER_BYTES_MAX, UPLOAD_SLICE_BYTES};
+use crate::limits::{ERROR_TEXT_MAX, LIST_ANSWER_BYTES_MAX, PUT_ANSWER_BYTES_MAX, UPLOAD_SLICE_BYTES};
 
 /// No date was seen.
 const NO_DATE: i64 = i64::MIN;
@@ -104,18 +108,33 @@ impl StoreDate {
 #[derive(Debug)]
 pub(crate) struct WatchedConnector {
     pub(crate) date: StoreDate,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) connections_max: usize,
 }
 
 impl HttpConnector for WatchedConnector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let inner = ReqwestConnector::default().connect(options)?;
-        Ok(HttpClient::new(WatchedService { inner, date: self.date.clone() }))
+        // Services of instance metadata are plain HTTP; `object_store` says so for their clients alone.
+        let allow_http = options.get_config_value(&ClientConfigKey::AllowHttp).as_deref() == Some("true");
+        // There is no limit on a whole request: one would kill large transfers over slow links. What is silent or below
+        // the floor rate is ended above.
+        let client = reqwest::Client::builder()
+            .user_agent(concat!("tidelog/", env!("CARGO_PKG_VERSION")))
+            .https_only(!allow_http)
+            .http1_only()
+            .connect_timeout(self.connect_timeout)
+            .pool_idle_timeout(Duration::from_secs(30))
+            .pool_max_idle_per_host(self.connections_max)
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
+            .map_err(|error| object_store::Error::Generic { store: "HTTP", source: Box::new(error) })?;
+        Ok(HttpClient::new(WatchedService { client, date: self.date.clone() }))
     }
 }
 
 #[derive(Debug)]
 struct WatchedService {
-    inner: HttpClient,
+    client: reqwest::Client,
     date: StoreDate,
 }
 
@@ -136,11 +155,9 @@ impl WatchedService {
     async fn call_watched(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let exchange = request.extensions().get::<Exchange>().cloned();
         let is_put = request.method().as_str() == "PUT";
-        let request = match &exchange {
-            Some(exchange) if request.body().content_length() > 0 => watch_upload(request, exchange).await?,
-            _ => request,
-        };
-        let response = self.inner.execute(request).await?;
+        let is_list = request.method().as_str() == "GET"
+            && request.uri().query().is_some_and(|query| query.split('&').any(|pair| pair == "list-type=2"));
+        let response = self.send(request, exchange.as_ref()).await?;
         let date = response.headers().get("date").and_then(|date| date.to_str().ok()).and_then(http_date_ms);
         if let Some(date) = date {
             self.date.0.store(date, Ordering::Relaxed);
@@ -149,10 +166,10 @@ impl WatchedService {
             exchange.0.status.store(response.status().as_u16(), Ordering::Relaxed);
             exchange.0.date_ms.store(date.unwrap_or(NO_DATE), Ordering::Relaxed);
         }
-        let response = if is_put && response.status().is_success() {
-            refuse_error_in_success(response).await?
-        } else {
-            response
+        let response = match response.status().is_success() {
+            true if is_put => refuse_error_in_put(response).await?,
+            true if is_list => refuse_other_than_list(response).await?,
+            _ => response,
         };
         Ok(match exchange {
             Some(exchange) => watch_download(response, exchange),
@@ -161,37 +178,58 @@ impl WatchedService {
     }
 }
 
-/// A slice of a body that reports when the socket took it: the client drops it then.
-struct Slice {
-    bytes: Bytes,
-    exchange: Exchange,
-}
-
-impl AsRef<[u8]> for Slice {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
+impl WatchedService {
+    async fn send(
+        &self,
+        request: HttpRequest,
+        exchange: Option<&Exchange>,
+    ) -> Result<HttpResponse, HttpError> {
+        let (parts, body) = request.into_parts();
+        let url =
+            parts.uri.to_string().parse().map_err(|error: <reqwest::Url as FromStr>::Err| {
+                HttpError::new(HttpErrorKind::Decode, error)
+            })?;
+        let mut request = reqwest::Request::new(parts.method, url);
+        *request.headers_mut() = parts.headers;
+        *request.body_mut() = match exchange {
+            _ if body.content_length() == 0 => None,
+            Some(exchange) => Some(watch_upload(body, exchange.clone()).await?),
+            None => Some(reqwest::Body::wrap(body)),
+        };
+        let mut response = self.client.execute(request).await.map_err(network_error)?;
+        let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
+        let body = reqwest::Body::from(response).map_err(network_error);
+        let mut answer = HttpResponse::new(HttpResponseBody::new(body));
+        (*answer.status_mut(), *answer.headers_mut()) = (status, headers);
+        Ok(answer)
     }
 }
 
-impl Drop for Slice {
-    fn drop(&mut self) {
-        self.exchange.note_moved(self.bytes.len());
-    }
+fn network_error(error: reqwest::Error) -> HttpError {
+    let kind = match error.is_connect() {
+        true => HttpErrorKind::Connect,
+        false => HttpErrorKind::Interrupted,
+    };
+    HttpError::new(kind, error.without_url())
 }
 
-/// Cuts the body into slices that report their progress; no byte is copied.
-async fn watch_upload(request: HttpRequest, exchange: &Exchange) -> Result<HttpRequest, HttpError> {
-    let (parts, mut body) = request.into_parts();
+/// Cuts the body into slices that are counted when the connection takes them; no byte is copied.
+async fn watch_upload(mut body: HttpRequestBody, exchange: Exchange) -> Result<reqwest::Body, HttpError> {
     let mut slices = Vec::new();
     while let Some(frame) = body.frame().await {
         let Ok(mut chunk) = frame?.into_data() else { continue };
         while !chunk.is_empty() {
-            let bytes = chunk.split_to(chunk.len().min(UPLOAD_SLICE_BYTES));
-            slices.push(Bytes::from_owner(Slice { bytes, exchange: exchange.clone() }));
+            slices.push(chunk.split_to(chunk.len().min(UPLOAD_SLICE_BYTES)));
         }
     }
     let payload: PutPayload = slices.into_iter().collect();
-    Ok(HttpRequest::from_parts(parts, HttpRequestBody::from(payload)))
+    let counted = HttpRequestBody::from(payload).map_frame(move |frame| {
+        if let Some(bytes) = frame.data_ref() {
+            exchange.note_moved(bytes.len());
+        }
+        frame
+    });
+    Ok(reqwest::Body::wrap(counted))
 }
 
 fn watch_download(response: HttpResponse, exchange: Exchange) -> HttpResponse {
@@ -206,24 +244,45 @@ fn watch_download(response: HttpResponse, exchange: Exchange) -> HttpResponse {
 }
 
 /// A put that is answered with 200 and an `<Error>` document was not done.
-async fn refuse_error_in_success(response: HttpResponse) -> Result<HttpResponse, HttpError> {
+async fn refuse_error_in_put(response: HttpResponse) -> Result<HttpResponse, HttpError> {
+    let (response, text) = with_text(response, PUT_ANSWER_BYTES_MAX).await?;
+    match contains(&text, b"<Error") {
+        true => Err(error_in_success(&text)),
+        false => Ok(response),
+    }
+}
+
+/// A listing that is answered with 200 and another document, or with half of one, would be read as an empty one.
+async fn refuse_other_than_list(response: HttpResponse) -> Result<HttpResponse, HttpError> {
+    let (response, text) = with_text(response, LIST_ANSWER_BYTES_MAX).await?;
+    match contains(&text, b"<ListBucketResult") && contains(&text, b"</ListBucketResult>") {
+        true => Ok(response),
+        false => Err(error_in_success(&text)),
+    }
+}
+
+/// Reads a small answer whole.
+async fn with_text(response: HttpResponse, bytes_max: u64) -> Result<(HttpResponse, Bytes), HttpError> {
     let (parts, body) = response.into_parts();
     let mut stream = body.bytes_stream();
     let mut text = Vec::new();
     while let Some(chunk) = stream.next().await {
         text.extend_from_slice(&chunk?);
-        if u64::try_from(text.len()).unwrap_or(u64::MAX) > PUT_ANSWER_BYTES_MAX {
-            return Err(HttpError::new(
-                HttpErrorKind::Decode,
-                ErrorInSuccess("an answer without end".to_owned()),
-            ));
+        if u64::try_from(text.len()).unwrap_or(u64::MAX) > bytes_max {
+            return Err(error_in_success(b"an answer without end"));
         }
     }
-    if text.windows(6).any(|window| window == b"<Error") {
-        let text = String::from_utf8_lossy(&text).into_owned();
-        return Err(HttpError::new(HttpErrorKind::Interrupted, ErrorInSuccess(text)));
-    }
-    Ok(HttpResponse::from_parts(parts, HttpResponseBody::from(text)))
+    let text = Bytes::from(text);
+    Ok((HttpResponse::from_parts(parts, HttpResponseBody::from(text.clone())), text))
+}
+
+fn contains(text: &[u8], word: &[u8]) -> bool {
+    text.windows(word.len()).any(|window| window == word)
+}
+
+fn error_in_success(text: &[u8]) -> HttpError {
+    let text = &text[..text.len().min(ERROR_TEXT_MAX)];
+    HttpError::new(HttpErrorKind::Interrupted, ErrorInSuccess(String::from_utf8_lossy(text).into_owned()))
 }
 
 #[derive(Debug)]
@@ -252,13 +311,17 @@ mod tests {
         assert_eq!(http_date_ms("yesterday"), None);
     }
 
-    #[test]
-    fn a_slice_counts_once_it_is_dropped() {
+    #[tokio::test]
+    async fn an_upload_is_counted_slice_by_slice_as_it_is_taken() {
         let exchange = Exchange::new();
-        let slice =
-            Bytes::from_owner(Slice { bytes: Bytes::from_static(b"abc"), exchange: exchange.clone() });
-        assert_eq!((slice.as_ref(), exchange.moved_bytes()), (&b"abc"[..], 0));
-        drop(slice);
-        assert_eq!(exchange.moved_bytes(), 3);
+        let payload: PutPayload =
+            [Bytes::from(vec![0; UPLOAD_SLICE_BYTES + 1]), Bytes::from_static(b"abc")].into_iter().collect();
+        let mut body = watch_upload(HttpRequestBody::from(payload), exchange.clone()).await.unwrap();
+        let mut seen = Vec::new();
+        while let Some(frame) = body.frame().await {
+            seen.push((frame.unwrap().into_data().unwrap().len(), exchange.moved_bytes()));
+        }
+        let slice = u64::try_from(UPLOAD_SLICE_BYTES).unwrap();
+        assert_eq!(seen, [(UPLOAD_SLICE_BYTES, slice), (1, slice + 1), (3, slice + 4)]);
     }
 }

@@ -27,6 +27,9 @@ pub(crate) const UPLOAD_SLICE_BYTES: usize = 256 * 1024;
 /// The body of an answer to a put is read up to this size in search of an error.
 pub(crate) const PUT_ANSWER_BYTES_MAX: u64 = 64 * 1024;
 
+/// A page of a listing is read up to this size: a thousand keys of the longest kind have under 2 MiB.
+pub(crate) const LIST_ANSWER_BYTES_MAX: u64 = 8 * 1024 * 1024;
+
 /// The text of an error is cut here before it is kept.
 pub(crate) const ERROR_TEXT_MAX: usize = 600;
 

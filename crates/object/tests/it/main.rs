@@ -1,5 +1,7 @@
 //! Tests of the store's client against stores: memory, folders, a stand-in for S3, a faulty proxy, and a real server.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+
 mod cache;
 mod contract;
 mod faults;
