@@ -84,6 +84,35 @@ struct Pending {
     barrier: bool,
 }
 
+/// Requests between their last byte and their answer's.
+#[derive(Debug, Default)]
+struct InWork {
+    all: AtomicUsize,
+    barriers: AtomicUsize,
+}
+
+impl InWork {
+    fn begin(&self, barrier: bool) {
+        self.all.fetch_add(1, Ordering::Relaxed);
+        self.barriers.fetch_add(usize::from(barrier), Ordering::Relaxed);
+    }
+
+    fn end(&self, barrier: bool) {
+        self.all.fetch_sub(1, Ordering::Relaxed);
+        self.barriers.fetch_sub(usize::from(barrier), Ordering::Relaxed);
+    }
+
+    /// Whether any request is in work: then the connection is not idle.
+    fn any(&self) -> bool {
+        self.all.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether a request that runs alone is queued or running.
+    fn any_barrier(&self) -> bool {
+        self.barriers.load(Ordering::Relaxed) > 0
+    }
+}
+
 /// Serves a connection until it ends.
 pub(crate) async fn serve(node: Arc<Node>, mut stream: TcpStream, caller: Caller) {
     // Answers are written whole: waiting for more to send would only add a delayed acknowledgement's 40 ms.
@@ -91,17 +120,17 @@ pub(crate) async fn serve(node: Arc<Node>, mut stream: TcpStream, caller: Caller
         tracing::debug!(peer = %caller.address, %error, "no TCP_NODELAY");
     }
     let (queue, work) = mpsc::channel(CONNECTION_REQUESTS_IN_FLIGHT_MAX - 1);
-    let barriers = AtomicUsize::new(0);
+    let in_work = InWork::default();
     let (mut reader, mut writer) = stream.split();
     let reading = async {
-        let end = read_requests(&node, &mut reader, &caller, queue, &barriers).await;
+        let end = read_requests(&node, &mut reader, &caller, queue, &in_work).await;
         report(&node, &caller, &end);
         if matches!(end, End::Read(ReadEnd::Closed | ReadEnd::Lost(_))) {
             // Nobody waits for news any more; what was begun is finished, for a peer may have closed one way only.
             caller.ended.cancel();
         }
     };
-    let writing = write_answers(&node, &mut writer, &caller, work, &barriers);
+    let writing = write_answers(&node, &mut writer, &caller, work, &in_work);
     tokio::join!(reading, writing);
 }
 
@@ -147,7 +176,7 @@ async fn read_requests(
     reader: &mut ReadHalf<'_>,
     caller: &Caller,
     queue: mpsc::Sender<Pending>,
-    barriers: &AtomicUsize,
+    in_work: &InWork,
 ) -> End {
     let limits = ReadLimits {
         request_bytes_max: node.limits.request_bytes_max,
@@ -156,7 +185,6 @@ async fn read_requests(
         produce: &node.produce_budget,
         reserve: &node.request_budget,
     };
-    let in_queue = || queue.capacity() < queue.max_capacity();
     loop {
         let slot = tokio::select! {
             biased;
@@ -170,21 +198,19 @@ async fn read_requests(
             biased;
             () = caller.ended.cancelled() => return End::Shutdown,
             () = queue.closed() => return End::Unwritable,
-            // The slot that is held counts as one: busy means that another is taken.
-            frame = read_frame(reader, limits, || queue.max_capacity() - queue.capacity() > 1 || in_work(barriers)) => match frame {
+            frame = read_frame(reader, limits, || in_work.any()) => match frame {
                 Ok(frame) => frame,
                 Err(end) => return End::Read(end),
             },
         };
-        debug_assert!(in_queue(), "a slot is held");
         node.metrics.bytes_in.add(u64::try_from(frame.bytes.len()).unwrap_or(0));
         let request = match handlers::Request::decode(frame.bytes, frame.permit) {
             Ok(request) => request,
             Err(error) => return End::BadRequest(error),
         };
-        let barrier = !request.is_produce() || in_work(barriers);
+        let barrier = !request.is_produce() || in_work.any_barrier();
+        in_work.begin(barrier);
         let finish = if barrier {
-            barriers.fetch_add(1, Ordering::Relaxed);
             handlers::run(Arc::clone(node), caller.clone(), request)
         } else {
             match handlers::start_produce(Arc::clone(node), caller.clone(), request).await {
@@ -196,17 +222,12 @@ async fn read_requests(
     }
 }
 
-/// Whether a request that runs alone is queued or running.
-fn in_work(barriers: &AtomicUsize) -> bool {
-    barriers.load(Ordering::Relaxed) > 0
-}
-
 async fn write_answers(
     node: &Node,
     writer: &mut WriteHalf<'_>,
     caller: &Caller,
     mut work: mpsc::Receiver<Pending>,
-    barriers: &AtomicUsize,
+    in_work: &InWork,
 ) {
     let (peer, listener) = (caller.address, caller.endpoint.name.as_str());
     while let Some(Pending { finish, barrier }) = work.recv().await {
@@ -214,10 +235,9 @@ async fn write_answers(
             Ok(answer) => answer,
             Err(error) => return report(node, caller, &End::BadRequest(error)),
         };
-        if barrier {
-            barriers.fetch_sub(1, Ordering::Relaxed);
-        }
-        match write_slices(writer, &answer.slices, SILENCE_MAX).await {
+        let written = write_slices(writer, &answer.slices, SILENCE_MAX).await;
+        in_work.end(barrier);
+        match written {
             Ok(bytes) => node.metrics.bytes_out.add(u64::try_from(bytes).unwrap_or(0)),
             Err(WriteFailure::Slow) => {
                 node.metrics.slow_sockets.inc();

@@ -1,0 +1,146 @@
+//! What the hot path allocates, counted: at most 1.1 bytes for each record byte produced (2.2 where a request holds many
+//! partitions, whose records the tail copies out of the shared frame), and 0.05 for each byte fetched from the tail.
+//!
+//! A binary of its own, since the allocator is the process's. The whole node is in it, so what is counted is the socket, the
+//! codec, the partition, the journal and the tail together. The client's own buffers are made before counting begins.
+
+#[path = "../it/node.rs"]
+#[allow(dead_code, reason = "the harness is shared with the other binary, which uses all of it")]
+mod node;
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use bytes::BytesMut;
+use tidelog_format::codec::Codec;
+use tidelog_testkit::raw_client::{batch, fetch_request};
+use tidelog_wire::{
+    Records, Str, encode_request_frame,
+    messages::{
+        FetchRequest, ProduceRequest,
+        produce::{PartitionProduceData, TopicProduceData},
+    },
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+/// Counts the bytes that are asked for; a reallocation counts with what it adds.
+struct Counting;
+
+static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
+
+#[allow(unsafe_code, reason = "a global allocator is unsafe by its trait; it only counts and passes on")]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATED.fetch_add(size.saturating_sub(layout.size()), Ordering::Relaxed);
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const BATCH_BYTES: usize = 16 * 1024;
+const REQUESTS: usize = 200;
+
+/// A frame of one batch for each of these partitions.
+fn produce_frame(partitions: i32) -> Vec<u8> {
+    let records = batch(Codec::None, 1_000, &[&[7; BATCH_BYTES]]).to_bytes();
+    let partition_data = (0..partitions)
+        .map(|index| PartitionProduceData { index, records: Some(Records::from(records.clone())) })
+        .collect();
+    let topic =
+        TopicProduceData { name: Str::from_static("t"), partition_data, ..TopicProduceData::default() };
+    let request =
+        ProduceRequest { acks: -1, timeout_ms: 10_000, topic_data: vec![topic], ..ProduceRequest::default() };
+    joined(&encode_request_frame(9, 1, None, &request).unwrap())
+}
+
+fn joined(slices: &[bytes::Bytes]) -> Vec<u8> {
+    slices.iter().flatten().copied().collect()
+}
+
+/// Sends a frame and reads its answer into a buffer that is there already.
+async fn exchange(stream: &mut TcpStream, frame: &[u8], answer: &mut BytesMut) -> usize {
+    stream.write_all(frame).await.unwrap();
+    let size = usize::try_from(stream.read_i32().await.unwrap()).unwrap();
+    answer.resize(size, 0);
+    stream.read_exact(answer).await.unwrap();
+    size
+}
+
+fn hundredths(allocated: usize, bytes: usize) -> usize {
+    allocated * 100 / bytes
+}
+
+async fn per_byte_produced(stream: &mut TcpStream, partitions: i32, answer: &mut BytesMut) -> usize {
+    let frame = produce_frame(partitions);
+    for _ in 0..20 {
+        exchange(stream, &frame, answer).await;
+    }
+    let before = ALLOCATED.load(Ordering::Relaxed);
+    for _ in 0..REQUESTS {
+        exchange(stream, &frame, answer).await;
+    }
+    let allocated = ALLOCATED.load(Ordering::Relaxed) - before;
+    hundredths(allocated, REQUESTS * BATCH_BYTES * usize::try_from(partitions).unwrap())
+}
+
+async fn per_byte_fetched(stream: &mut TcpStream, answer: &mut BytesMut) -> usize {
+    let mut request: FetchRequest = fetch_request(&[("t", 0, 0)]);
+    request.topics[0].partitions[0].partition_max_bytes = 128 * 1024;
+    let frames: Vec<Vec<u8>> = (0..REQUESTS)
+        .map(|offset| {
+            request.topics[0].partitions[0].fetch_offset = i64::try_from(offset).unwrap();
+            joined(&encode_request_frame(12, 1, None, &request).unwrap())
+        })
+        .collect();
+    for frame in &frames[..20] {
+        exchange(stream, frame, answer).await;
+    }
+    let (before, mut fetched) = (ALLOCATED.load(Ordering::Relaxed), 0);
+    for frame in &frames {
+        let size = exchange(stream, frame, answer).await;
+        assert!(size >= 64 * 1024, "a fetch of {size} bytes");
+        fetched += size;
+    }
+    hundredths(ALLOCATED.load(Ordering::Relaxed) - before, fetched)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_hot_path_allocates_little_more_than_the_records() {
+    let node = node::Node::start().await;
+    let mut client = node.client().await;
+    client.create_topic("t", 16, &[]).await;
+    let mut stream = TcpStream::connect(node.address()).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    let mut answer = BytesMut::with_capacity(4 * 1024 * 1024);
+    let one = per_byte_produced(&mut stream, 1, &mut answer).await;
+    let fetched = per_byte_fetched(&mut stream, &mut answer).await;
+    let many = per_byte_produced(&mut stream, 16, &mut answer).await;
+    println!(
+        "allocated per byte, in hundredths: produced {one}, in many partitions {many}, fetched {fetched}"
+    );
+    assert!(one <= 110, "{one} hundredths of a byte for each record byte produced");
+    assert!(many <= 220, "{many} hundredths of a byte for each record byte produced to many partitions");
+    assert!(fetched <= 5, "{fetched} hundredths of a byte for each byte fetched");
+    node.stop().await;
+}

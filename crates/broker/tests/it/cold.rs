@@ -1,0 +1,264 @@
+//! Partitions in the bucket beside partitions on local disk: nobody waits for anybody.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tidelog_core::cluster::{Command, Outcome, SegmentCommit};
+use tidelog_format::{
+    batch::{BatchLimits, RawBatch, split_batches},
+    codec::Codec,
+    manifest::{ManifestEntry, Section, SegmentObjectId},
+};
+use tidelog_replica::{ColdError, ColdFuture, ColdPlace, ColdRead, ColdReader, ColdRecords};
+use tidelog_testkit::raw_client::{batch, fetch_request, partition_data, values};
+use tidelog_types::{
+    LeaderEpoch, OffsetRange, PartitionIndex, Timestamp, TopicName, TopicPartition, UploadId, UploadSequence,
+};
+use tidelog_wire::{ErrorCode, messages::FetchRequest};
+use tokio::sync::watch;
+
+use crate::node::Node;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Gate {
+    Closed,
+    Open,
+    Failing,
+}
+
+/// A bucket that answers when it is told to.
+struct Bucket {
+    held: Mutex<Vec<(TopicPartition, RawBatch)>>,
+    gate: watch::Sender<Gate>,
+    reads: AtomicUsize,
+}
+
+impl Bucket {
+    fn new(gate: Gate) -> Arc<Self> {
+        Arc::new(Self { held: Mutex::default(), gate: watch::Sender::new(gate), reads: AtomicUsize::new(0) })
+    }
+
+    fn reads(&self) -> usize {
+        self.reads.load(Ordering::Relaxed)
+    }
+
+    /// Moves everything of a topic's partition 0 but its last segment into the bucket, and off the disk. Answers the tiered end.
+    async fn take(&self, node: &Node, topic: &str, sequence: u64) -> i64 {
+        let name = TopicName::new(topic).unwrap();
+        let handle = node.replicas.partition_by_name(&name, PartitionIndex(0)).unwrap();
+        handle.roll().await.unwrap();
+        let state = handle.upload_state().unwrap();
+        let read = handle.read_for_upload(state.range, 64 << 20).await.unwrap();
+        assert_eq!(read.next, state.range.end);
+        let mut uploaded = Vec::new();
+        let joined: Vec<u8> = read.chunks.iter().flatten().copied().collect();
+        for found in split_batches(Bytes::from(joined), &BatchLimits::log()) {
+            uploaded.push(found.unwrap());
+        }
+        let entry = ManifestEntry {
+            range: state.range,
+            object: SegmentObjectId {
+                base: state.range.base,
+                leader_epoch: state.leader_epoch,
+                upload: UploadId { incarnation: node.incarnation, sequence: UploadSequence(sequence) },
+            },
+            position: 0,
+            bytes: read.bytes,
+            object_bytes: read.bytes + 1_000,
+            max_timestamp: uploaded.iter().filter_map(|batch| batch.header.max_timestamp()).max(),
+            index: Section { position: read.bytes, bytes: 100, crc: 0 },
+            leader_epoch: state.leader_epoch,
+        };
+        self.held.lock().unwrap().extend(uploaded.into_iter().map(|batch| (handle.place(), batch)));
+        let commit = SegmentCommit { place: handle.place(), leader_epoch: state.leader_epoch, entry };
+        let outcome = node.propose(Command::CommitSegments { commits: vec![commit] }).await;
+        let Outcome::Committed { results } = outcome else { panic!("{outcome:?}") };
+        let end = results[0].clone().unwrap();
+        handle.set_local_log_start(end).await.unwrap();
+        end.to_wire()
+    }
+
+    fn answer(&self, read: &ColdRead) -> Result<ColdRecords, ColdError> {
+        let held = self.held.lock().unwrap();
+        let mut records = ColdRecords { base: read.offset, next: read.offset, chunks: Vec::new() };
+        let mut bytes = 0;
+        let place = read.place.place;
+        let wanted = |(known, batch): &&(TopicPartition, RawBatch)| {
+            *known == place && batch.header.end_offset().unwrap() > read.offset
+        };
+        for (_, batch) in held.iter().filter(wanted) {
+            bytes += batch.size();
+            if bytes > read.bytes_max && !(read.one_at_least && records.chunks.is_empty()) {
+                break;
+            }
+            records.next = batch.header.end_offset().unwrap();
+            records.chunks.push(batch.to_bytes());
+        }
+        Ok(records)
+    }
+}
+
+/// The reader of a bucket, as a node gets it.
+struct Reader(Arc<Bucket>);
+
+impl ColdReader for Reader {
+    fn read(&self, read: ColdRead) -> ColdFuture<ColdRecords> {
+        let bucket = Arc::clone(&self.0);
+        bucket.reads.fetch_add(1, Ordering::Relaxed);
+        Box::pin(async move {
+            let mut gate = bucket.gate.subscribe();
+            let state = *gate.wait_for(|gate| *gate != Gate::Closed).await.unwrap();
+            match state {
+                Gate::Failing => Err(ColdError::Unavailable { why: "the test says so".into() }),
+                Gate::Closed | Gate::Open => bucket.answer(&read),
+            }
+        })
+    }
+
+    fn first_batch_at_or_after(
+        &self,
+        place: ColdPlace,
+        range: OffsetRange,
+        time: Timestamp,
+        _: Duration,
+    ) -> ColdFuture<Option<Bytes>> {
+        let held = self.0.held.lock().unwrap();
+        let found = held.iter().find(|(known, batch)| {
+            let reaches = batch.header.end_offset().unwrap() > range.base;
+            *known == place.place && reaches && batch.header.max_timestamp() >= Some(time)
+        });
+        Box::pin(std::future::ready(Ok(found.map(|(_, batch)| batch.to_bytes()))))
+    }
+
+    fn max_timestamp_batch(&self, _: ColdPlace, _: OffsetRange, _: Duration) -> ColdFuture<Option<Bytes>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn epoch_end(
+        &self,
+        _: ColdPlace,
+        _: LeaderEpoch,
+        _: Duration,
+    ) -> ColdFuture<Option<(LeaderEpoch, tidelog_types::Offset)>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn epoch_of(
+        &self,
+        _: ColdPlace,
+        _: tidelog_types::Offset,
+        _: Duration,
+    ) -> ColdFuture<Option<LeaderEpoch>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+}
+
+/// A node whose topic `cold` has ten records in the bucket alone, and whose topic `hot` has one on disk.
+async fn tiered(gate: Gate) -> (Node, Arc<Bucket>) {
+    let node = Node::start().await;
+    let bucket = Bucket::new(gate);
+    node.replicas.set_cold_reader(Arc::new(Reader(Arc::clone(&bucket))));
+    let mut client = node.client().await;
+    client.create_topic("cold", 1, &[]).await;
+    client.create_topic("hot", 1, &[]).await;
+    for number in 0..10_u8 {
+        let produced =
+            client.produce("cold", 0, batch(Codec::None, 1_000, &[&[number; 100]]).to_bytes()).await;
+        assert_eq!(produced.error_code, 0);
+    }
+    client.produce("hot", 0, batch(Codec::None, 1_000, &[b"hot"]).to_bytes()).await;
+    assert_eq!(bucket.take(&node, "cold", 1).await, 10);
+    (node, bucket)
+}
+
+fn waiting(partitions: &[(&str, i32, i64)], max_wait_ms: i32) -> FetchRequest {
+    FetchRequest { min_bytes: 1, max_wait_ms, ..fetch_request(partitions) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_bucket_delays_nobody_and_its_answer_is_kept() {
+    let (node, bucket) = tiered(Gate::Closed).await;
+    let mut client = node.client().await;
+    let (took, response) = client.timed_call(12, &waiting(&[("cold", 0, 0), ("hot", 0, 0)], 20_000)).await;
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    let cold = &response.responses[0].partitions[0];
+    assert_eq!(
+        (cold.error_code, cold.high_watermark, cold.log_start_offset, values(cold).len()),
+        (0, 10, 0, 0)
+    );
+    assert_eq!(values(&response.responses[1].partitions[0]), [(0, b"hot".to_vec())]);
+    // Alone, it is waited for as long as the client says.
+    let (took, response) = client.timed_call(12, &waiting(&[("cold", 0, 0)], 300)).await;
+    assert!(took >= Duration::from_millis(300), "{took:?}");
+    assert_eq!(values(&partition_data(response)).len(), 0);
+    bucket.gate.send_replace(Gate::Open);
+    let response = client.call(12, &waiting(&[("cold", 0, 0)], 20_000)).await;
+    assert_eq!(values(&partition_data(response)).len(), 10);
+    assert_eq!(bucket.reads(), 1, "three fetches shared one read");
+    let response = client.call(12, &waiting(&[("cold", 0, 5)], 20_000)).await;
+    assert_eq!(values(&partition_data(response))[0].0, 5);
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failing_bucket_spoils_its_own_partition_only_and_heals() {
+    let (node, bucket) = tiered(Gate::Failing).await;
+    let mut client = node.client().await;
+    let response = client.call(12, &waiting(&[("cold", 0, 0)], 20_000)).await;
+    let failed = partition_data(response);
+    assert_eq!(failed.error_code, ErrorCode::ReplicaNotAvailable.code());
+    assert!(ErrorCode::from_code(failed.error_code).unwrap().is_retriable());
+    assert_eq!(values(&client.fetch("hot", 0, 0).await), [(0, b"hot".to_vec())]);
+    assert_eq!(
+        client.produce("cold", 0, batch(Codec::None, 1_000, &[b"more"]).to_bytes()).await.error_code,
+        0
+    );
+    assert_eq!(values(&client.fetch("cold", 0, 10).await), [(10, b"more".to_vec())], "the hot end is served");
+    bucket.gate.send_replace(Gate::Open);
+    let response = client.call(12, &waiting(&[("cold", 0, 0)], 20_000)).await;
+    assert_eq!(values(&partition_data(response)).len(), 10, "it heals by itself");
+    node.stop().await;
+}
+
+// B11
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_batch_comes_whole_from_the_bucket_too() {
+    let (node, bucket) = tiered(Gate::Open).await;
+    let mut client = node.client().await;
+    client.create_topic("large", 1, &[("max.message.bytes", "5242880")]).await;
+    client.produce("large", 0, batch(Codec::None, 1_000, &[&vec![7; 3 << 20]]).to_bytes()).await;
+    for number in 0..10_u8 {
+        client.produce("large", 0, batch(Codec::None, 1_000, &[&[number]]).to_bytes()).await;
+    }
+    assert_eq!(bucket.take(&node, "large", 2).await, 11);
+    let mut read = Vec::new();
+    while read.len() < 11 {
+        let mut request = waiting(&[("large", 0, i64::try_from(read.len()).unwrap())], 20_000);
+        request.max_bytes = 1024;
+        request.topics[0].partitions[0].partition_max_bytes = 1024;
+        let found = values(&partition_data(client.call(12, &request).await));
+        assert!(!found.is_empty(), "stuck at {}", read.len());
+        read.extend(found.into_iter().map(|(offset, _)| offset));
+    }
+    assert_eq!(read, (0..11).collect::<Vec<i64>>());
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gone_client_leaves_no_read_that_the_next_one_repeats() {
+    let (node, bucket) = tiered(Gate::Closed).await;
+    let mut client = node.client().await;
+    client.call(12, &waiting(&[("cold", 0, 0)], 100)).await;
+    drop(client);
+    bucket.gate.send_replace(Gate::Open);
+    let mut other = node.client().await;
+    let response = other.call(12, &waiting(&[("cold", 0, 0)], 20_000)).await;
+    assert_eq!((values(&partition_data(response)).len(), bucket.reads()), (10, 1));
+    node.stop().await;
+}

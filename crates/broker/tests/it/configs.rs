@@ -1,0 +1,209 @@
+//! Settings shown and changed.
+
+use std::collections::BTreeMap;
+
+use tidelog_testkit::raw_client::RawClient;
+use tidelog_wire::{
+    ErrorCode, Str,
+    messages::{
+        AlterConfigsRequest, DescribeConfigsRequest, IncrementalAlterConfigsRequest, alter_configs,
+        describe_configs::{DescribeConfigsResource, DescribeConfigsResourceResult},
+        incremental_alter_configs,
+    },
+};
+
+use crate::node::{Node, Options};
+
+const TOPIC: i8 = 2;
+const BROKER: i8 = 4;
+
+async fn describe(
+    client: &mut RawClient,
+    version: i16,
+    kind: i8,
+    name: &str,
+) -> Vec<DescribeConfigsResourceResult> {
+    let resource = DescribeConfigsResource {
+        resource_type: kind,
+        resource_name: Str::from(name),
+        configuration_keys: None,
+    };
+    let request = DescribeConfigsRequest {
+        resources: vec![resource],
+        include_synonyms: true,
+        include_documentation: version >= 3,
+    };
+    let mut response = client.call(version, &request).await;
+    assert_eq!(response.results[0].error_code, 0, "{:?}", response.results[0].error_message);
+    response.results.remove(0).configs
+}
+
+async fn overrides(client: &mut RawClient, topic: &str) -> BTreeMap<String, String> {
+    let described = describe(client, 4, TOPIC, topic).await;
+    let set = described.into_iter().filter(|entry| entry.config_source == 1);
+    set.map(|entry| (entry.name.to_string(), entry.value.unwrap().to_string())).collect()
+}
+
+fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+async fn alter(client: &mut RawClient, kind: i8, name: &str, configs: &[(&str, &str)]) -> i16 {
+    let configs = configs.iter().map(|(name, value)| alter_configs::AlterableConfig {
+        name: Str::from(*name),
+        value: Some(Str::from(*value)),
+    });
+    let resource = alter_configs::AlterConfigsResource {
+        resource_type: kind,
+        resource_name: Str::from(name),
+        configs: configs.collect(),
+    };
+    let request = AlterConfigsRequest { resources: vec![resource], validate_only: false };
+    client.call(2, &request).await.responses[0].error_code
+}
+
+async fn incremental(
+    client: &mut RawClient,
+    kind: i8,
+    name: &str,
+    operations: &[(&str, i8, Option<&str>)],
+) -> i16 {
+    let configs =
+        operations.iter().map(|(name, operation, value)| incremental_alter_configs::AlterableConfig {
+            name: Str::from(*name),
+            config_operation: *operation,
+            value: value.map(Str::from),
+        });
+    let resource = incremental_alter_configs::AlterConfigsResource {
+        resource_type: kind,
+        resource_name: Str::from(name),
+        configs: configs.collect(),
+    };
+    let request = IncrementalAlterConfigsRequest { resources: vec![resource], validate_only: false };
+    client.call(1, &request).await.responses[0].error_code
+}
+
+// B17
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_value_that_was_set_says_so_even_where_it_is_the_default() {
+    let node = Node::start_with(Options::with(&[("log.segment.bytes", "65536")])).await;
+    let mut client = node.client().await;
+    client.create_topic("t", 1, &[("cleanup.policy", "delete"), ("retention.ms", "604800000")]).await;
+    for version in 1..=4 {
+        let described = describe(&mut client, version, TOPIC, "t").await;
+        assert_eq!(described.len(), tidelog_core::topic_config::TOPIC_KEYS.len(), "every key");
+        let of = |name: &str| described.iter().find(|entry| entry.name == name).unwrap();
+        assert_eq!((of("cleanup.policy").config_source, of("retention.ms").config_source), (1, 1));
+        assert_eq!(
+            (of("segment.bytes").config_source, of("segment.bytes").value.as_deref()),
+            (4, Some("65536"))
+        );
+        assert_eq!(
+            (of("segment.ms").config_source, of("segment.ms").value.as_deref()),
+            (5, Some("604800000"))
+        );
+        assert_eq!(of("remote.storage.enable").value.as_deref(), Some("true"));
+        let synonyms: Vec<_> =
+            of("cleanup.policy").synonyms.iter().map(|s| (s.name.to_string(), s.source)).collect();
+        assert_eq!(synonyms, [("cleanup.policy".to_owned(), 1), ("log.cleanup.policy".to_owned(), 5)]);
+        if version >= 3 {
+            assert_eq!((of("cleanup.policy").config_type, of("retention.ms").config_type), (7, 5));
+            assert!(of("retention.ms").documentation.as_ref().is_some_and(|text| !text.is_empty()));
+        }
+    }
+    let broker = describe(&mut client, 4, BROKER, "1").await;
+    let of = |name: &str| broker.iter().find(|entry| entry.name == name).unwrap();
+    assert_eq!(of("num.partitions").value.as_deref(), Some("1"));
+    assert_eq!(of("default.replication.factor").value.as_deref(), Some("1"));
+    assert_eq!((of("node.id").read_only, of("log.retention.ms").read_only), (true, false));
+    let resource = DescribeConfigsResource {
+        resource_type: TOPIC,
+        resource_name: "t".into(),
+        configuration_keys: Some(vec!["retention.ms".into()]),
+    };
+    let request = DescribeConfigsRequest { resources: vec![resource], ..DescribeConfigsRequest::default() };
+    assert_eq!(client.call(4, &request).await.results[0].configs.len(), 1);
+    for (kind, name, code) in [(TOPIC, "none", 3), (TOPIC, "a/b", 17), (BROKER, "2", 42), (99, "x", 42)] {
+        let resource = DescribeConfigsResource {
+            resource_type: kind,
+            resource_name: name.into(),
+            configuration_keys: None,
+        };
+        let request =
+            DescribeConfigsRequest { resources: vec![resource], ..DescribeConfigsRequest::default() };
+        assert_eq!(client.call(4, &request).await.results[0].error_code, code, "{kind} {name}");
+    }
+    node.stop().await;
+}
+
+// B16
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn alter_replaces_and_incremental_alter_edits() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    client.create_topic("t", 1, &[("cleanup.policy", "compact"), ("segment.bytes", "65536")]).await;
+    assert_eq!(incremental(&mut client, TOPIC, "t", &[("retention.ms", 0, Some("1000"))]).await, 0);
+    assert_eq!(
+        overrides(&mut client, "t").await,
+        map(&[("cleanup.policy", "compact"), ("retention.ms", "1000"), ("segment.bytes", "65536")])
+    );
+    assert_eq!(
+        incremental(
+            &mut client,
+            TOPIC,
+            "t",
+            &[("segment.bytes", 1, None), ("cleanup.policy", 2, Some("delete"))]
+        )
+        .await,
+        0
+    );
+    assert_eq!(
+        overrides(&mut client, "t").await,
+        map(&[("cleanup.policy", "compact,delete"), ("retention.ms", "1000")])
+    );
+    assert_eq!(incremental(&mut client, TOPIC, "t", &[("cleanup.policy", 3, Some("compact"))]).await, 0);
+    assert_eq!(
+        overrides(&mut client, "t").await,
+        map(&[("cleanup.policy", "delete"), ("retention.ms", "1000")])
+    );
+    assert_eq!(alter(&mut client, TOPIC, "t", &[("retention.ms", "2000")]).await, 0);
+    assert_eq!(overrides(&mut client, "t").await, map(&[("retention.ms", "2000")]));
+    let before = overrides(&mut client, "t").await;
+    let invalid = ErrorCode::InvalidConfig.code();
+    assert_eq!(incremental(&mut client, TOPIC, "t", &[("retention.ms", 2, Some("1"))]).await, invalid);
+    assert_eq!(incremental(&mut client, TOPIC, "t", &[("no.key", 0, Some("1"))]).await, invalid);
+    assert_eq!(incremental(&mut client, TOPIC, "t", &[("retention.ms", 0, Some("x"))]).await, invalid);
+    assert_eq!(incremental(&mut client, TOPIC, "t", &[("retention.ms", 9, Some("1"))]).await, 42);
+    assert_eq!(incremental(&mut client, TOPIC, "t", &[("retention.ms", 0, None)]).await, 42);
+    assert_eq!(incremental(&mut client, TOPIC, "none", &[("retention.ms", 0, Some("1"))]).await, 3);
+    assert_eq!(
+        incremental(&mut client, TOPIC, "t", &[("remote.storage.enable", 0, Some("false"))]).await,
+        invalid
+    );
+    assert_eq!(overrides(&mut client, "t").await, before, "a refused change changes nothing");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_brokers_dynamic_settings_act_and_survive() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    client.create_topic("t", 1, &[]).await;
+    assert_eq!(incremental(&mut client, BROKER, "", &[("log.retention.ms", 0, Some("5000"))]).await, 0);
+    assert_eq!(incremental(&mut client, BROKER, "1", &[("message.max.bytes", 0, Some("100"))]).await, 0);
+    assert_eq!(incremental(&mut client, BROKER, "1", &[("node.id", 0, Some("3"))]).await, 42);
+    assert_eq!(incremental(&mut client, BROKER, "2", &[("log.retention.ms", 0, Some("3"))]).await, 42);
+    let folder = node.stop().await;
+    let node = Node::start_in(folder, Options::default()).await;
+    let mut client = node.client().await;
+    let described = describe(&mut client, 4, TOPIC, "t").await;
+    let of = |name: &str| described.iter().find(|entry| entry.name == name).unwrap();
+    assert_eq!((of("retention.ms").value.as_deref(), of("retention.ms").config_source), (Some("5000"), 3));
+    assert_eq!(
+        (of("max.message.bytes").value.as_deref(), of("max.message.bytes").config_source),
+        (Some("100"), 2)
+    );
+    let large = tidelog_testkit::raw_client::batch(tidelog_format::codec::Codec::None, 1, &[&[0; 100]]);
+    assert_eq!(client.produce("t", 0, large.to_bytes()).await.error_code, ErrorCode::MessageTooLarge.code());
+    node.stop().await;
+}

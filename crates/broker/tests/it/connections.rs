@@ -1,0 +1,67 @@
+//! Connections: how many, how long, and how they end.
+
+use std::time::Duration;
+
+use tidelog_format::codec::Codec;
+use tidelog_testkit::raw_client::{batch, fetch_request, partition_of, produce_request};
+use tidelog_wire::messages::{ApiVersionsRequest, FetchRequest, ProduceRequest};
+
+use crate::node::{DEADLINE, Node, Options};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_connections_are_closed_and_waiting_ones_are_not() {
+    let node = Node::start_with(Options::with(&[("connections.max.idle.ms", "300")])).await;
+    let mut client = node.client().await;
+    client.create_topic("t", 1, &[]).await;
+    let waiting = FetchRequest { min_bytes: 1, max_wait_ms: 1_000, ..fetch_request(&[("t", 0, 0)]) };
+    let (took, _) = client.timed_call(12, &waiting).await;
+    assert!(took >= Duration::from_secs(1), "a request in work keeps it open: {took:?}");
+    assert_eq!(client.closed().await, Vec::<u8>::new());
+    assert_eq!(node.metric("broker_idle_sockets_total"), 1);
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_above_the_limit_are_closed_at_once() {
+    let node = Node::start_with(Options::with(&[("max.connections", "2")])).await;
+    let mut one = node.client().await;
+    let mut other = node.client().await;
+    assert_eq!(one.call(0, &ApiVersionsRequest::default()).await.error_code, 0);
+    assert_eq!(other.call(0, &ApiVersionsRequest::default()).await.error_code, 0);
+    let mut third = node.client().await;
+    assert_eq!(third.closed().await, Vec::<u8>::new());
+    assert_eq!(one.call(0, &ApiVersionsRequest::default()).await.error_code, 0);
+    assert_eq!(node.metric("broker_connections_refused_total"), 1);
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_answers_what_was_begun_and_ends_waits() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    client.create_topic("t", 1, &[]).await;
+    let produced =
+        client.send(9, &produce_request("t", 0, -1, batch(Codec::None, 1, &[b"x"]).to_bytes())).await;
+    let response = partition_of(client.receive::<ProduceRequest>(9, produced).await);
+    assert_eq!((response.error_code, response.base_offset), (0, 0));
+    let waiting = FetchRequest { min_bytes: 1, max_wait_ms: i32::MAX, ..fetch_request(&[("t", 0, 1)]) };
+    let fetch = client.send(12, &waiting).await;
+    // Whether the fetch is read before the drain begins or not, the connection ends; if it was, it is answered.
+    assert_eq!(node.broker.drain(DEADLINE).await, Vec::<&str>::new());
+    let _ = fetch;
+    let rest = client.closed().await;
+    assert!(rest.is_empty() || rest.len() > 20, "a whole answer, or none: {} bytes", rest.len());
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_closes_its_sending_half_gets_its_answers() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    client.create_topic("t", 1, &[]).await;
+    let id = client.send(9, &produce_request("t", 0, -1, batch(Codec::None, 1, &[b"x"]).to_bytes())).await;
+    client.finish_sending().await;
+    assert_eq!(partition_of(client.receive::<ProduceRequest>(9, id).await).error_code, 0);
+    assert_eq!(client.closed().await, Vec::<u8>::new());
+    node.stop().await;
+}
