@@ -3,6 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "the helpers of tests, which clippy does not recognise as tests")]
 
 mod bucket;
+mod cold_faults;
+mod cold_look_ups;
+mod cold_reads;
+mod cold_rig;
 mod deletions;
 mod faults;
 mod local;
