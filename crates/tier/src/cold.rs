@@ -71,6 +71,9 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// An object within the cluster.
 pub(crate) type ObjectId = (TopicPartition, SegmentObjectId);
 
+/// A page within the cluster.
+type PageKey = (TopicPartition, PageId);
+
 /// Settings of cold reads on one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ColdConfig {
@@ -173,10 +176,10 @@ pub(crate) struct Shared {
     look_ups: LookUpLane,
     ring: Ring,
     objects: Kept<ObjectId, Arc<OpenObject>>,
-    pages: Kept<(TopicPartition, PageId), Arc<[ManifestEntry]>>,
+    pages: Kept<PageKey, Arc<[ManifestEntry]>>,
     unit_flights: Arc<Flights<ChunkKey, Bytes>>,
     object_flights: Arc<Flights<ObjectId, Arc<OpenObject>>>,
-    page_flights: Arc<Flights<(TopicPartition, PageId), Arc<[ManifestEntry]>>>,
+    page_flights: Arc<Flights<PageKey, Arc<[ManifestEntry]>>>,
     interval_flights: Arc<Flights<(ObjectId, usize), Bytes>>,
     streams: Mutex<Streams>,
     missing: Mutex<BTreeMap<String, Missing>>,

@@ -88,7 +88,7 @@ impl Shared {
             let key = self.chunk_key(place.place, &object.entry, unit.number);
             let here = self.ring.holds(&key)
                 || self.unit_flights.look(&key).is_some()
-                || self.from_cache(&key, unit).await.is_some();
+                || self.look_in_cache(&key, unit).await.is_some();
             if !here {
                 run.end = at + 1;
             }

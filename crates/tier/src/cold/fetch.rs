@@ -87,7 +87,7 @@ impl Shared {
             self.metrics.joined.inc();
             return Slot::Coming(landing);
         }
-        match self.from_cache(key, unit).await {
+        match self.look_in_cache(key, unit).await {
             Some(bytes) => {
                 self.metrics.cache_hits.inc();
                 Slot::Ready(bytes)
@@ -98,7 +98,7 @@ impl Shared {
 
     /// A unit from the cache, which it leaves in the ring too, where there is memory: small reads of one unit would else
     /// read it from the cache's disk again and again.
-    pub(crate) async fn from_cache(&self, key: &ChunkKey, unit: &Unit) -> Option<Bytes> {
+    pub(crate) async fn look_in_cache(&self, key: &ChunkKey, unit: &Unit) -> Option<Bytes> {
         let bytes = self.cache.get(key).await?;
         if bytes.len() as u64 != unit.bytes() {
             return None;

@@ -270,7 +270,8 @@ impl Partition {
         let mut reached_end = true;
         for batch in self.batches.iter().filter(|batch| batch.end > read.offset && batch.base < read.end) {
             let fits = bytes.len() + batch.bytes.len() <= read.bytes_max;
-            if !fits && !(bytes.is_empty() && read.one_at_least) {
+            let first = bytes.is_empty() && read.one_at_least;
+            if !fits && !first {
                 reached_end = false;
                 break;
             }
