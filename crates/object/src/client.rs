@@ -23,6 +23,7 @@ use crate::{
     Corruption, DeleteError, Failure, GetError, OpenError, Refusal, StoreKind, StoreOptions, StoreUrl,
     backing::{self, Backing},
     http::Exchange,
+    limits::SOCKET_BYTES_MAX,
     metrics::{RequestKind, StoreMetrics},
     transfer::{Ended, TimeLimits, Tries, TryError, classify, within},
 };
@@ -359,6 +360,11 @@ impl Inner {
         let limits = TimeLimits {
             silence: self.options.silence_timeout,
             total: self.options.transfer_limit(sent.saturating_add(received_max)),
+            sent_bytes: sent,
+            unseen: self
+                .options
+                .transfer_limit(sent.min(SOCKET_BYTES_MAX))
+                .saturating_sub(self.options.silence_timeout),
         };
         let result = within(&*self.clock, limits, exchange, work).await;
         if let (Err(TryError::Expired(_)), Some(credentials)) = (&result, &self.backing.credentials) {

@@ -24,6 +24,9 @@ pub(crate) const LIST_PAGE_KEYS_MAX: usize = 1000;
 /// A put's body is handed to the socket in slices of this size, so that its progress is seen.
 pub(crate) const UPLOAD_SLICE_BYTES: usize = 256 * 1024;
 
+/// What the system holds of a body that it took and has not delivered: Linux' default for one socket's send buffer.
+pub(crate) const SOCKET_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
 /// The body of an answer to a put is read up to this size in search of an error.
 pub(crate) const PUT_ANSWER_BYTES_MAX: u64 = 64 * 1024;
 

@@ -190,6 +190,18 @@ fn shorten(mut text: String) -> String {
 pub(crate) struct TimeLimits {
     pub(crate) silence: Duration,
     pub(crate) total: Duration,
+    /// The length of the body that is sent.
+    pub(crate) sent_bytes: u64,
+    /// How much longer silence may be once the whole body was taken: what the system holds of it still travels unseen.
+    pub(crate) unseen: Duration,
+}
+
+impl TimeLimits {
+    fn silence_now(&self, exchange: &Exchange) -> Duration {
+        let travels_unseen =
+            self.sent_bytes > 0 && exchange.moved_bytes() >= self.sent_bytes && exchange.status().is_none();
+        if travels_unseen { self.silence.saturating_add(self.unseen) } else { self.silence }
+    }
 }
 
 /// Runs one try until it ends, falls silent or takes longer than its bytes may.
@@ -212,8 +224,9 @@ pub(crate) async fn within<T>(
         if exchange.moved_bytes() != moved {
             (moved, moved_at) = (exchange.moved_bytes(), now);
         }
-        let stopped = if now.saturating_sub(moved_at) >= limits.silence {
-            Some(format!("no byte moved for {:?}, {moved} had", limits.silence))
+        let silence = limits.silence_now(exchange);
+        let stopped = if now.saturating_sub(moved_at) >= silence {
+            Some(format!("no byte moved for {silence:?}, {moved} had"))
         } else if now.saturating_sub(begun) >= limits.total {
             Some(format!("only {moved} bytes moved in {:?}", limits.total))
         } else {

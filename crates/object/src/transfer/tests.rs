@@ -8,6 +8,10 @@ fn on_virtual_time<F: Future<Output = ()>>(test: impl FnOnce(VirtualClock) -> F)
     clock.run(test(clock.clone()));
 }
 
+fn limits(total: Duration, sent_bytes: u64) -> TimeLimits {
+    TimeLimits { silence: Duration::from_secs(20), total, sent_bytes, unseen: Duration::from_secs(60) }
+}
+
 fn answer(status: u16, body: &str) -> TryError {
     let source = format!(
         "Error performing PUT http://s/b/k in 1ms - Server returned non-2xx status code: {status}: {body}"
@@ -88,7 +92,7 @@ fn a_conflict_is_not_taken_for_a_winner() {
 #[test]
 fn a_try_that_moves_lives_and_a_silent_one_is_dropped_within_the_limit() {
     on_virtual_time(|clock| async move {
-        let limits = TimeLimits { silence: Duration::from_secs(20), total: Duration::from_secs(1000) };
+        let limits = limits(Duration::from_secs(1000), 0);
         let exchange = Exchange::new();
         let moving = async {
             for _ in 0..30 {
@@ -116,7 +120,7 @@ fn a_try_that_moves_lives_and_a_silent_one_is_dropped_within_the_limit() {
 #[test]
 fn a_trickle_below_the_floor_rate_ends() {
     on_virtual_time(|clock| async move {
-        let limits = TimeLimits { silence: Duration::from_secs(20), total: Duration::from_secs(100) };
+        let limits = limits(Duration::from_secs(100), 0);
         let exchange = Exchange::new();
         let trickle = async {
             loop {
@@ -162,5 +166,26 @@ fn wrong_answers_and_refused_renewals_end_early() {
         );
         assert_eq!(tries.after(TryError::Expired("old".to_owned())).await, Ok(()));
         assert!(matches!(tries.after(TryError::Expired("old".to_owned())).await, Err(Ended::Refused(_))));
+    });
+}
+
+#[test]
+fn a_body_that_was_taken_whole_may_travel_unseen_for_longer() {
+    on_virtual_time(|clock| async move {
+        let limits = limits(Duration::from_secs(1000), 10);
+        let exchange = Exchange::new();
+        let slow = async {
+            exchange.note_moved(10);
+            clock.sleep(Duration::from_secs(70)).await;
+            Ok(())
+        };
+        assert_eq!(within(&clock, limits, &exchange, slow).await, Ok(()));
+        // Half of a body that hangs gets no more than the limit.
+        let begun = clock.monotonic();
+        let exchange = Exchange::new();
+        exchange.note_moved(9);
+        let error = within(&clock, limits, &exchange, std::future::pending::<Result<(), TryError>>()).await;
+        assert!(matches!(error, Err(TryError::Failed { .. })), "{error:?}");
+        assert_eq!(clock.monotonic() - begun, Duration::from_secs(20));
     });
 }
