@@ -23,7 +23,6 @@ mod write;
 
 use std::{
     net::SocketAddr,
-    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -46,7 +45,12 @@ use self::{
     read::{ReadEnd, ReadLimits, read_frame},
     write::{WriteFailure, write_slices},
 };
-use crate::{handlers, listener::Endpoint, node::Node};
+use crate::{
+    api::{self, produce::Started},
+    handlers::{self, Request},
+    listener::Endpoint,
+    node::Node,
+};
 
 /// A socket that takes or sends no byte for this long, with an answer or a frame half done, is closed: what it pins is
 /// memory that others wait for.
@@ -74,14 +78,18 @@ pub(crate) struct Answer {
     pub close: bool,
 }
 
-/// The rest of a request that was started.
-pub(crate) type Finish = Pin<Box<dyn Future<Output = Result<Answer, handlers::BadRequest>> + Send>>;
-
 /// A request in the queue.
-struct Pending {
-    finish: Finish,
-    /// It runs only when it is finished: what comes behind it must not be started before.
-    barrier: bool,
+enum Pending {
+    /// Its batches are appended; the acks are to be awaited.
+    Produce(Box<Started>),
+    /// It runs when its turn comes: what is behind it must not be started before.
+    Whole(Box<Request>),
+}
+
+impl Pending {
+    const fn is_barrier(&self) -> bool {
+        matches!(self, Self::Whole(_))
+    }
 }
 
 /// Requests between their last byte and their answer's.
@@ -204,34 +212,39 @@ async fn read_requests(
             },
         };
         node.metrics.bytes_in.add(u64::try_from(frame.bytes.len()).unwrap_or(0));
-        let request = match handlers::Request::decode(frame.bytes, frame.permit) {
-            Ok(request) => request,
+        let request = match Request::decode(frame.bytes, frame.permit) {
+            Ok(request) => Box::new(request),
             Err(error) => return End::BadRequest(error),
         };
         let barrier = !request.is_produce() || in_work.any_barrier();
         in_work.begin(barrier);
-        let finish = if barrier {
-            handlers::run(Arc::clone(node), caller.clone(), request)
+        let pending = if barrier {
+            Pending::Whole(request)
         } else {
-            match handlers::start_produce(Arc::clone(node), caller.clone(), request).await {
-                Ok(finish) => finish,
+            match handlers::start_produce(node, request).await {
+                Ok(started) => Pending::Produce(started),
                 Err(error) => return End::BadRequest(error),
             }
         };
-        slot.send(Pending { finish, barrier });
+        slot.send(pending);
     }
 }
 
 async fn write_answers(
-    node: &Node,
+    node: &Arc<Node>,
     writer: &mut WriteHalf<'_>,
     caller: &Caller,
     mut work: mpsc::Receiver<Pending>,
     in_work: &InWork,
 ) {
     let (peer, listener) = (caller.address, caller.endpoint.name.as_str());
-    while let Some(Pending { finish, barrier }) = work.recv().await {
-        let answer = match finish.await {
+    while let Some(pending) = work.recv().await {
+        let barrier = pending.is_barrier();
+        let answer = match pending {
+            Pending::Produce(started) => api::produce::finish(node, caller, started).await,
+            Pending::Whole(request) => handlers::run(node, caller, request).await,
+        };
+        let answer = match answer {
             Ok(answer) => answer,
             Err(error) => return report(node, caller, &End::BadRequest(error)),
         };

@@ -13,8 +13,8 @@ use tidelog_wire::{
 };
 
 use crate::{
-    api,
-    connection::{Answer, Caller, Finish},
+    api::{self, produce::Started},
+    connection::{Answer, Caller},
     node::Node,
 };
 
@@ -64,11 +64,10 @@ impl Request {
         self.header.api == ApiKey::Produce
     }
 
-    /// Reads the body, which must be the message and nothing else.
+    /// Reads the body. What follows the message is ignored, as Kafka does: librdkafka's Metadata request for all topics
+    /// has three bytes too many.
     pub(crate) fn body<M: Message>(&mut self) -> Result<M, BadRequest> {
-        let message = M::decode(&mut self.body, self.header.version)?;
-        self.body.finish()?;
-        Ok(message)
+        Ok(M::decode(&mut self.body, self.header.version)?)
     }
 }
 
@@ -93,15 +92,19 @@ macro_rules! served {
             $((ApiKey::$api, Versions { min: $min, max: $max }),)*
         ];
 
-        async fn dispatch(node: &Arc<Node>, caller: &Caller, mut request: Request) -> Result<Answer, BadRequest> {
+        async fn dispatch(node: &Arc<Node>, caller: &Caller, mut request: Box<Request>) -> Result<Answer, BadRequest> {
             let version = request.header.version;
             match request.header.api {
-                ApiKey::ApiVersions => api::api_versions::answer(request),
+                ApiKey::ApiVersions => api::api_versions::answer(*request),
                 ApiKey::Fetch => api::fetch::answer(node, caller, request).await,
+                // Boxed: these are rare, and a connection's task has room for the frequent ones only.
                 $(ApiKey::$api => {
-                    let body = request.body()?;
-                    let response = $handler(node, caller, version, body).await;
-                    encode(&request.header, &response)
+                    Box::pin(async move {
+                        let body = request.body()?;
+                        let response = $handler(node, caller, version, body).await;
+                        encode(&request.header, &response)
+                    })
+                    .await
                 })*
                 api => Err(BadRequest::NotServed { api, version }),
             }
@@ -166,37 +169,29 @@ fn check_served(request: &Request) -> Result<(), BadRequest> {
 }
 
 /// The whole of a request other than Produce, or of a Produce behind one.
-pub(crate) fn run(node: Arc<Node>, caller: Caller, request: Request) -> Finish {
-    Box::pin(async move {
-        check_served(&request)?;
-        let (api, started) = (request.header.api, node.clock.monotonic());
-        let answer = if request.is_produce() {
-            api::produce::start(&node, &caller, request).await?.await?
-        } else {
-            dispatch(&node, &caller, request).await?
-        };
-        count(&node, api, started);
-        Ok(answer)
-    })
+pub(crate) async fn run(
+    node: &Arc<Node>,
+    caller: &Caller,
+    request: Box<Request>,
+) -> Result<Answer, BadRequest> {
+    check_served(&request)?;
+    if request.is_produce() {
+        let started = api::produce::start(node, request).await?;
+        return api::produce::finish(node, caller, started).await;
+    }
+    let (api, began) = (request.header.api, node.clock.monotonic());
+    let answer = dispatch(node, caller, request).await?;
+    count(node, api, began);
+    Ok(answer)
 }
 
 /// Starts a Produce: when this is done its batches are appended, or refused.
-pub(crate) async fn start_produce(
-    node: Arc<Node>,
-    caller: Caller,
-    request: Request,
-) -> Result<Finish, BadRequest> {
+pub(crate) async fn start_produce(node: &Node, request: Box<Request>) -> Result<Box<Started>, BadRequest> {
     check_served(&request)?;
-    let started = node.clock.monotonic();
-    let finish = api::produce::start(&node, &caller, request).await?;
-    Ok(Box::pin(async move {
-        let answer = finish.await?;
-        count(&node, ApiKey::Produce, started);
-        Ok(answer)
-    }))
+    api::produce::start(node, request).await
 }
 
-fn count(node: &Node, api: ApiKey, started: std::time::Duration) {
+pub(crate) fn count(node: &Node, api: ApiKey, started: std::time::Duration) {
     if let Some(metrics) = node.metrics.api(api) {
         metrics.requests.inc();
         metrics.seconds.observe_duration(node.clock.monotonic().saturating_sub(started));

@@ -43,7 +43,7 @@ enum Part {
 pub(crate) async fn answer(
     node: &Arc<Node>,
     caller: &Caller,
-    mut request: Request,
+    mut request: Box<Request>,
 ) -> Result<Answer, BadRequest> {
     let body: FetchRequest = request.body()?;
     let version = request.header.version;
@@ -58,8 +58,8 @@ pub(crate) async fn answer(
     let limits = limits(node, &body);
     // The frame is not needed any more, and a fetch may wait long: other requests need the room.
     drop(body);
-    drop(request.permit);
-    drop(request.body);
+    let Request { header, body: frame, permit } = *request;
+    drop((frame, permit));
     let image = node.image();
     let mut reads = Vec::with_capacity(plan.wanted.len());
     let parts: Vec<Part> = plan
@@ -76,7 +76,7 @@ pub(crate) async fn answer(
     let failed = parts.iter().any(|part| matches!(part, Part::Failed(_)));
     let permit = read_all(node, &caller.ended, limits, &mut reads, failed || plan.wanted.is_empty()).await;
     let response = finish(node, caller, version, &plan, &parts, &mut reads, limits.isolation);
-    let mut answer = handlers::encode(&request.header, &response)?;
+    let mut answer = handlers::encode(&header, &response)?;
     answer.permit = Some(permit);
     Ok(answer)
 }

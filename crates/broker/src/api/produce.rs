@@ -1,16 +1,15 @@
 //! Produce (key 0): batches into partitions.
 //!
 //! In two steps, so that several requests of one connection share a sync: [`start`] appends, in the order of the
-//! connection, and what it returns waits for the acks. The records stay slices of the received frame all the way.
+//! connection, and [`finish`] waits for the acks. The records stay slices of the received frame all the way.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::join_all;
 use tidelog_replica::{Acks, AppendRequest, Appended};
 use tidelog_types::{Offset, PartitionIndex, TopicName};
 use tidelog_wire::{
-    Context, ErrorCode, ResponseHeader, Str, Value, encode_frame,
+    ApiKey, Context, ErrorCode, RequestHeader, ResponseHeader, Str, Value, encode_frame,
     messages::{
         ProduceRequest, ProduceResponse,
         produce::{
@@ -44,39 +43,57 @@ const CODEC_ZSTD: u8 = 4;
 const ATTRIBUTES_LOW_BYTE: usize = 22;
 
 /// The outcome for one partition, before its ack.
+#[derive(Debug)]
 enum Outcome {
     Appended(Appended),
-    Refused {
-        error: ApiError,
-        records: Vec<BatchIndexAndErrorMessage>,
-        leader: LeaderIdAndEpoch,
-        log_start: Option<Offset>,
-    },
+    // Boxed: appends are what there is many of.
+    Refused(Box<Refused>),
+}
+
+/// Why nothing was appended to a partition.
+#[derive(Debug)]
+struct Refused {
+    error: ApiError,
+    records: Vec<BatchIndexAndErrorMessage>,
+    leader: LeaderIdAndEpoch,
+    log_start: Option<Offset>,
 }
 
 impl Outcome {
     fn refused(error: ApiError) -> Self {
-        Self::Refused { error, records: Vec::new(), leader: LeaderIdAndEpoch::default(), log_start: None }
+        let leader = LeaderIdAndEpoch::default();
+        Self::Refused(Box::new(Refused { error, records: Vec::new(), leader, log_start: None }))
     }
 }
 
+#[derive(Debug)]
 struct PartitionOutcome {
     index: i32,
     outcome: Outcome,
 }
 
+#[derive(Debug)]
 struct TopicOutcome {
     name: Str,
     partitions: Vec<PartitionOutcome>,
 }
 
-/// Appends the batches of a request. The returned future waits for the acks and makes the answer.
-pub(crate) async fn start(
-    node: &Arc<Node>,
-    caller: &Caller,
-    mut request: Request,
-) -> Result<impl Future<Output = Result<Answer, BadRequest>> + Send + use<>, BadRequest> {
-    let version = request.header.version;
+/// A request whose batches are appended, or refused.
+#[derive(Debug)]
+pub(crate) struct Started {
+    header: RequestHeader,
+    acks: Option<Acks>,
+    timeout: Duration,
+    topics: Vec<TopicOutcome>,
+    /// When its last byte came.
+    began: Duration,
+}
+
+/// Appends the batches of a request, in its order. [`finish`] waits for the acks and makes the answer.
+///
+/// One partition after the other: an append is short and does not wait for its sync, so all of them share the next round.
+pub(crate) async fn start(node: &Node, mut request: Box<Request>) -> Result<Box<Started>, BadRequest> {
+    let (version, began) = (request.header.version, node.clock.monotonic());
     let body =
         if version < VERSION_MIN { read_old(&mut request)? } else { request.body::<ProduceRequest>()? };
     let frame_bytes = usize::try_from(request.permit.bytes()).unwrap_or(usize::MAX);
@@ -89,49 +106,49 @@ pub(crate) async fn start(
     let mut topics = Vec::with_capacity(body.topic_data.len());
     for topic in body.topic_data {
         let name = TopicName::new(&topic.name);
-        let partitions = join_all(topic.partition_data.into_iter().map(|partition| {
-            let name = name.as_ref();
-            async move {
-                let index = partition.index;
-                let outcome = match (acks, name) {
-                    _ if version < VERSION_MIN => {
-                        Outcome::refused(ApiError::new(ErrorCode::UnsupportedVersion, ""))
-                    }
-                    (None, _) => Outcome::refused(ApiError::new(
-                        ErrorCode::InvalidRequiredAcks,
-                        "acks is not -1, 0 or 1",
-                    )),
-                    (_, Err(error)) => {
-                        Outcome::refused(ApiError::new(error_code::topic_name(error), error.to_string()))
-                    }
-                    (Some(acks), Ok(name)) => append(node, version, name, partition, acks, frame_bytes).await,
-                };
-                PartitionOutcome { index, outcome }
-            }
-        }))
-        .await;
+        let mut partitions = Vec::with_capacity(topic.partition_data.len());
+        for partition in topic.partition_data {
+            let index = partition.index;
+            let outcome = match (acks, &name) {
+                _ if version < VERSION_MIN => {
+                    Outcome::refused(ApiError::new(ErrorCode::UnsupportedVersion, ""))
+                }
+                (None, _) => {
+                    Outcome::refused(ApiError::new(ErrorCode::InvalidRequiredAcks, "acks is not -1, 0 or 1"))
+                }
+                (_, Err(error)) => {
+                    Outcome::refused(ApiError::new(error_code::topic_name(error), error.to_string()))
+                }
+                (Some(acks), Ok(name)) => append(node, version, name, partition, acks, frame_bytes).await,
+            };
+            partitions.push(PartitionOutcome { index, outcome });
+        }
         topics.push(TopicOutcome { name: topic.name, partitions });
     }
-    // From here on the tail accounts for the records: the frame's charge ends with the permit.
-    drop(request.permit);
-    let (node, caller, header) = (Arc::clone(node), caller.clone(), request.header);
+    // From here on the tail accounts for the records: the frame's charge ends with the request.
     let timeout = Duration::from_millis(u64::try_from(body.timeout_ms).unwrap_or(0));
-    Ok(async move {
-        let response = acknowledge(&node, &caller, topics, acks, timeout).await;
-        if acks == Some(Acks::None) {
-            let failed = response
-                .responses
-                .iter()
-                .flat_map(|topic| &topic.partition_responses)
-                .any(|p| p.error_code != 0);
-            // No byte is sent for acks=0: closing is the only way to make such a producer look again.
-            return Ok(Answer { close: failed, ..Answer::default() });
-        }
-        if header.version < VERSION_MIN {
-            return encode_old(&header, &response);
-        }
-        handlers::encode(&header, &response)
-    })
+    Ok(Box::new(Started { header: request.header, acks, timeout, topics, began }))
+}
+
+/// Waits for the acks of a request and makes its answer.
+pub(crate) async fn finish(
+    node: &Node,
+    caller: &Caller,
+    started: Box<Started>,
+) -> Result<Answer, BadRequest> {
+    let Started { header, acks, timeout, topics, began } = *started;
+    let response = acknowledge(node, caller, topics, acks, timeout).await;
+    handlers::count(node, ApiKey::Produce, began);
+    if acks == Some(Acks::None) {
+        let partitions = response.responses.iter().flat_map(|topic| &topic.partition_responses);
+        // No byte is sent for acks=0: closing is the only way to make such a producer look again.
+        let close = partitions.into_iter().any(|partition| partition.error_code != 0);
+        return Ok(Answer { close, ..Answer::default() });
+    }
+    if header.version < VERSION_MIN {
+        return encode_old(&header, &response);
+    }
+    handlers::encode(&header, &response)
 }
 
 async fn append(
@@ -167,12 +184,12 @@ async fn append(
                 },
                 _ => LeaderIdAndEpoch::default(),
             };
-            Outcome::Refused {
+            Outcome::Refused(Box::new(Refused {
                 records: error_code::record_errors(&error, topic, partition.index),
                 error: ApiError::new(code, error.to_string()),
                 leader,
                 log_start: Some(handle.snapshot().log_start),
-            }
+            }))
         }
     }
 }
@@ -197,7 +214,8 @@ async fn acknowledge(
         for PartitionOutcome { index, outcome } in topic.partitions {
             let response = match outcome {
                 Outcome::Appended(appended) => acknowledged(index, appended, acks, deadline).await,
-                Outcome::Refused { error, records, leader, log_start } => {
+                Outcome::Refused(refused) => {
+                    let Refused { error, records, leader, log_start } = *refused;
                     moved |= error.code == ErrorCode::NotLeaderOrFollower;
                     PartitionProduceResponse {
                         index,
@@ -260,15 +278,10 @@ fn old(version: i16) -> Context {
 }
 
 fn read_old(request: &mut Request) -> Result<ProduceRequest, BadRequest> {
-    let body = ProduceRequest::read(&mut request.body, old(request.header.version))?;
-    request.body.finish()?;
-    Ok(body)
+    Ok(ProduceRequest::read(&mut request.body, old(request.header.version))?)
 }
 
-fn encode_old(
-    header: &tidelog_wire::RequestHeader,
-    response: &ProduceResponse,
-) -> Result<Answer, BadRequest> {
+fn encode_old(header: &RequestHeader, response: &ProduceResponse) -> Result<Answer, BadRequest> {
     let (api, version) = (header.api, header.version);
     let slices = encode_frame(|writer| {
         ResponseHeader { correlation_id: header.correlation_id }.encode(writer, api, version);

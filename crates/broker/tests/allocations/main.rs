@@ -33,20 +33,44 @@ struct Counting;
 
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
 
+/// Bytes by the size of the allocation, in powers of two: what a failure is looked for with.
+static BY_SIZE: [AtomicUsize; 32] = [const { AtomicUsize::new(0) }; 32];
+
+fn count(size: usize) {
+    ALLOCATED.fetch_add(size, Ordering::Relaxed);
+    if let Some(bucket) = size.checked_ilog2().and_then(|log| BY_SIZE.get(usize::try_from(log).unwrap_or(0)))
+    {
+        bucket.fetch_add(size, Ordering::Relaxed);
+    }
+}
+
+fn report(what: &str, divisor: usize) {
+    for (log, bytes) in BY_SIZE.iter().enumerate() {
+        let bytes = bytes.swap(0, Ordering::Relaxed);
+        if bytes > 0 {
+            println!(
+                "{what}: {} bytes per request in allocations of {} bytes and more",
+                bytes / divisor,
+                1_usize << log
+            );
+        }
+    }
+}
+
 #[allow(unsafe_code, reason = "a global allocator is unsafe by its trait; it only counts and passes on")]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
+        count(layout.size());
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
+        count(layout.size());
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATED.fetch_add(size.saturating_sub(layout.size()), Ordering::Relaxed);
+        count(size.saturating_sub(layout.size()));
         unsafe { System.realloc(pointer, layout, size) }
     }
 
@@ -60,6 +84,7 @@ static ALLOCATOR: Counting = Counting;
 
 const BATCH_BYTES: usize = 16 * 1024;
 const REQUESTS: usize = 200;
+const IN_FLIGHT: usize = 5;
 
 /// A frame of one batch for each of these partitions.
 fn produce_frame(partitions: i32) -> Vec<u8> {
@@ -81,6 +106,10 @@ fn joined(slices: &[bytes::Bytes]) -> Vec<u8> {
 /// Sends a frame and reads its answer into a buffer that is there already.
 async fn exchange(stream: &mut TcpStream, frame: &[u8], answer: &mut BytesMut) -> usize {
     stream.write_all(frame).await.unwrap();
+    receive(stream, answer).await
+}
+
+async fn receive(stream: &mut TcpStream, answer: &mut BytesMut) -> usize {
     let size = usize::try_from(stream.read_i32().await.unwrap()).unwrap();
     answer.resize(size, 0);
     stream.read_exact(answer).await.unwrap();
@@ -96,11 +125,20 @@ async fn per_byte_produced(stream: &mut TcpStream, partitions: i32, answer: &mut
     for _ in 0..20 {
         exchange(stream, &frame, answer).await;
     }
+    report("before", 1);
     let before = ALLOCATED.load(Ordering::Relaxed);
-    for _ in 0..REQUESTS {
-        exchange(stream, &frame, answer).await;
+    // Five in flight, as Kafka's producers have: they share the journal's rounds.
+    for _ in 0..IN_FLIGHT {
+        stream.write_all(&frame).await.unwrap();
+    }
+    for sent in IN_FLIGHT..REQUESTS + IN_FLIGHT {
+        receive(stream, answer).await;
+        if sent < REQUESTS {
+            stream.write_all(&frame).await.unwrap();
+        }
     }
     let allocated = ALLOCATED.load(Ordering::Relaxed) - before;
+    report("produce", REQUESTS);
     hundredths(allocated, REQUESTS * BATCH_BYTES * usize::try_from(partitions).unwrap())
 }
 
@@ -116,13 +154,16 @@ async fn per_byte_fetched(stream: &mut TcpStream, answer: &mut BytesMut) -> usiz
     for frame in &frames[..20] {
         exchange(stream, frame, answer).await;
     }
+    report("before", 1);
     let (before, mut fetched) = (ALLOCATED.load(Ordering::Relaxed), 0);
     for frame in &frames {
         let size = exchange(stream, frame, answer).await;
         assert!(size >= 64 * 1024, "a fetch of {size} bytes");
         fetched += size;
     }
-    hundredths(ALLOCATED.load(Ordering::Relaxed) - before, fetched)
+    let allocated = ALLOCATED.load(Ordering::Relaxed) - before;
+    report("fetch", REQUESTS);
+    hundredths(allocated, fetched)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
