@@ -16,6 +16,11 @@ use crate::{
 /// Bodies up to this size are copied beside their headers: a vector of a system call costs about as much.
 const COPIED_BODY_BYTES: usize = 2048;
 
+/// What the end of a round is padded with.
+static ZEROS: [u8; BLOCK_LENGTH] = [0; BLOCK_LENGTH];
+const BLOCK_LENGTH: usize = 4096;
+const _: () = assert!(BLOCK_LENGTH as u64 == BLOCK_BYTES);
+
 /// Bytes of a copy of a file's header.
 const FILE_HEADER_COPY_BYTES: usize = 64;
 
@@ -253,7 +258,7 @@ impl RoundEncoder {
     pub fn finish(mut self) -> EncodedRound {
         let bytes = u32::try_from(self.bytes).expect("a round is bounded far below 4 GiB");
         let total = self.bytes.next_multiple_of(BLOCK_BYTES);
-        self.pending.put_zeros(usize::try_from(total - self.bytes).expect("less than 4 KiB"));
+        let padding = usize::try_from(total - self.bytes).expect("less than 4 KiB");
         let mut header = Vec::with_capacity(64);
         header.put(&ROUND_MAGIC);
         header.put_u16(u16::from(VERSION));
@@ -266,11 +271,15 @@ impl RoundEncoder {
         header.put_zeros(20);
         let crc = crc32c(&header);
         header.put_u32(crc);
-        let mut parts = Vec::with_capacity(self.parts.len() + 2);
+        let mut parts = Vec::with_capacity(self.parts.len() + 3);
         parts.push(Bytes::from(header));
         parts.append(&mut self.parts);
         if !self.pending.is_empty() {
             parts.push(self.pending.freeze());
+        }
+        if padding > 0 {
+            // Of the program, not of the heap: most rounds are padded by half a block.
+            parts.push(Bytes::from_static(&ZEROS[..padding]));
         }
         EncodedRound { parts, bytes: total, end: JournalPosition(self.position.0 + total) }
     }
