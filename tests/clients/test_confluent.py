@@ -28,7 +28,7 @@ def create(admin, topic, partitions=1, **config):
 
 
 def produce(node, topic, records, partition=0, **options):
-    """Produces (key, value[, timestamp[, headers]]) and gives the offsets that were acknowledged."""
+    """Produces (key, value[, timestamp]) and gives the offsets that were acknowledged."""
     producer = Producer({"bootstrap.servers": node.address, "linger.ms": 5, **options})
     delivered = []
 
@@ -37,10 +37,8 @@ def produce(node, topic, records, partition=0, **options):
         delivered.append(message.offset())
 
     for record in records:
-        key, value, timestamp, headers = (*record, 0, None)[:4] if len(record) < 4 else record
-        producer.produce(
-            topic, key=key, value=value, partition=partition, timestamp=timestamp, headers=headers, on_delivery=done
-        )
+        key, value, timestamp = record if len(record) == 3 else (*record, 0)
+        producer.produce(topic, key=key, value=value, partition=partition, timestamp=timestamp, on_delivery=done)
         producer.poll(0)
     assert producer.flush(60) == 0
     return delivered

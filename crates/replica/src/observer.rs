@@ -39,6 +39,11 @@ impl LogObserver for Progress {
 
     fn failed(&self, why: &LogFailure) {
         if let Some(partition) = self.partition.upgrade() {
+            // The end of a clean stop, and of a deleted topic: nobody needs to look.
+            if matches!(why, LogFailure::Closed | LogFailure::Deleted) {
+                partition.fail(&why.to_string(), false);
+                return;
+            }
             error!(partition = %partition.place, topic = %partition.topic, why = %why, "the log of a partition failed");
             partition.shared.metrics.failed_partitions.add(1);
             partition.fail(&why.to_string(), false);

@@ -82,7 +82,11 @@ impl ClientError {
 }
 
 /// Makes a refusal of an error code; nothing for code 0.
-pub(crate) fn check(what: impl FnOnce() -> String, code: i16, message: Option<&Str>) -> Result<(), ClientError> {
+pub(crate) fn check(
+    what: impl FnOnce() -> String,
+    code: i16,
+    message: Option<&Str>,
+) -> Result<(), ClientError> {
     if code == 0 {
         return Ok(());
     }
@@ -106,13 +110,19 @@ pub struct TopicMetadata {
 ///
 /// # Errors
 /// [`ClientError::Refused`] where the topic does not exist or has no leader.
-pub async fn topic_metadata(connection: &mut Connection, name: &TopicName) -> Result<TopicMetadata, ClientError> {
+pub async fn topic_metadata(
+    connection: &mut Connection,
+    name: &TopicName,
+) -> Result<TopicMetadata, ClientError> {
     let topic = MetadataRequestTopic { name: Some(name.as_str().into()), ..Default::default() };
     let request =
         MetadataRequest { topics: Some(vec![topic]), allow_auto_topic_creation: false, ..Default::default() };
     let answer: MetadataResponse = connection.call(METADATA_VERSION, &request, ADMIN_TIMEOUT).await?;
-    let brokers: BTreeMap<i32, String> =
-        answer.brokers.iter().map(|broker| (broker.node_id, format!("{}:{}", broker.host, broker.port))).collect();
+    let brokers: BTreeMap<i32, String> = answer
+        .brokers
+        .iter()
+        .map(|broker| (broker.node_id, format!("{}:{}", broker.host, broker.port)))
+        .collect();
     let topic = answer.topics.into_iter().next().ok_or(ClientError::Incomplete("the topic"))?;
     check(|| format!("topic {name}"), topic.error_code, None)?;
     let mut partitions = topic.partitions;
@@ -120,7 +130,8 @@ pub async fn topic_metadata(connection: &mut Connection, name: &TopicName) -> Re
     let mut leaders = Vec::with_capacity(partitions.len());
     for partition in &partitions {
         check(|| format!("partition {} of {name}", partition.partition_index), partition.error_code, None)?;
-        let leader = brokers.get(&partition.leader_id).ok_or(ClientError::Incomplete("a partition's leader"))?;
+        let leader =
+            brokers.get(&partition.leader_id).ok_or(ClientError::Incomplete("a partition's leader"))?;
         leaders.push(leader.clone());
     }
     Ok(TopicMetadata {

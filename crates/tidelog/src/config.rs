@@ -31,7 +31,9 @@ const LISTENER_NAME_DEFAULT: &str = "PLAINTEXT";
 const LISTENERS_MAX: usize = 16;
 
 /// How log lines are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum, serde::Serialize, serde::Deserialize,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     /// For people.
@@ -170,7 +172,8 @@ impl NodeConfig {
             wrong.push(format!("node_id: {node_id} is negative"));
         }
         let listeners = listeners(&file, &overrides, wrong);
-        let admin = overrides.admin_listen.or(file.admin_listen).unwrap_or_else(|| ADMIN_LISTEN_DEFAULT.to_owned());
+        let admin =
+            overrides.admin_listen.or(file.admin_listen).unwrap_or_else(|| ADMIN_LISTEN_DEFAULT.to_owned());
         let admin_listen = parse(&admin, "admin_listen", wrong);
         let store = overrides.store.or(file.store).and_then(|url| parse::<StoreUrl>(&url, "store", wrong));
         let checksum = overrides.store_checksum.or(file.store_checksum);
@@ -180,7 +183,10 @@ impl NodeConfig {
         settings.extend(overrides.settings);
         for (key, value) in &settings {
             if NAMED_ELSEWHERE.iter().any(|(broker_key, _)| broker_key == key) {
-                let field = NAMED_ELSEWHERE.iter().find(|(broker_key, _)| broker_key == key).map_or("", |(_, field)| field);
+                let field = NAMED_ELSEWHERE
+                    .iter()
+                    .find(|(broker_key, _)| broker_key == key)
+                    .map_or("", |(_, field)| field);
                 wrong.push(format!("{key}: set `{field}` of the file instead"));
             } else if let Err(error) = check_broker_value(key, value, false) {
                 wrong.push(format!("{key}: {error}"));
@@ -212,7 +218,12 @@ const NAMED_ELSEWHERE: [(&str, &str); 5] = [
 ];
 
 /// Adds the settings that the node's own fields decide, as DescribeConfigs shows them.
-fn describe_itself(settings: &mut BTreeMap<String, String>, node_id: i32, rack: Option<&str>, listeners: &[Listener]) {
+fn describe_itself(
+    settings: &mut BTreeMap<String, String>,
+    node_id: i32,
+    rack: Option<&str>,
+    listeners: &[Listener],
+) {
     let join = |address: fn(&Listener) -> &Address| {
         listeners.iter().map(|one| format!("{}://{}", one.name, address(one))).collect::<Vec<_>>().join(",")
     };
@@ -224,7 +235,11 @@ fn describe_itself(settings: &mut BTreeMap<String, String>, node_id: i32, rack: 
     }
 }
 
-fn parse<T: std::str::FromStr<Err: fmt::Display>>(text: &str, name: &str, wrong: &mut Vec<String>) -> Option<T> {
+fn parse<T: std::str::FromStr<Err: fmt::Display>>(
+    text: &str,
+    name: &str,
+    wrong: &mut Vec<String>,
+) -> Option<T> {
     text.parse().map_err(|error| wrong.push(format!("{name}: {error}"))).ok()
 }
 
@@ -239,7 +254,9 @@ fn listeners(file: &NodeFile, overrides: &Overrides, wrong: &mut Vec<String>) ->
             advertise: overrides.advertise.clone().or_else(|| one.and_then(|entry| entry.advertise.clone())),
         }]
     } else if from_flags {
-        wrong.push("listen: the file names several listeners, and a flag cannot say which one it means".to_owned());
+        wrong.push(
+            "listen: the file names several listeners, and a flag cannot say which one it means".to_owned(),
+        );
         Vec::new()
     } else if file.listeners.is_empty() {
         let listen = LISTEN_DEFAULT.to_owned();
@@ -252,9 +269,13 @@ fn listeners(file: &NodeFile, overrides: &Overrides, wrong: &mut Vec<String>) ->
     }
     let mut found: Vec<Listener> = Vec::new();
     for entry in entries {
-        let name_is_good = !entry.name.is_empty() && entry.name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c));
+        let name_is_good = !entry.name.is_empty()
+            && entry.name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c));
         if !name_is_good {
-            wrong.push(format!("listeners: `{}` is not a name: letters, digits, '_', '-' and '.' are allowed", entry.name));
+            wrong.push(format!(
+                "listeners: `{}` is not a name: letters, digits, '_', '-' and '.' are allowed",
+                entry.name
+            ));
         }
         if found.iter().any(|other| other.name == entry.name) {
             wrong.push(format!("listeners: the name {} stands twice", entry.name));

@@ -31,13 +31,7 @@ use crate::{
     telemetry,
 };
 
-use self::{
-    load::Loaded,
-    measure::Waited,
-    picture::Places,
-    progress::Progress,
-    replay::Replayed,
-};
+use self::{load::Loaded, measure::Waited, picture::Places, progress::Progress, replay::Replayed};
 
 /// What `tidelog demo` takes.
 #[derive(Debug, clap::Args)]
@@ -103,7 +97,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let overrides = Overrides {
         data_dir: Some(options.data_dir.clone()),
         listen: Some(options.listen.clone().unwrap_or_else(|| default(crate::config::LISTEN_DEFAULT))),
-        admin_listen: Some(options.admin_listen.clone().unwrap_or_else(|| default(crate::config::ADMIN_LISTEN_DEFAULT))),
+        admin_listen: Some(
+            options.admin_listen.clone().unwrap_or_else(|| default(crate::config::ADMIN_LISTEN_DEFAULT)),
+        ),
         settings: SETTINGS.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
         ..Overrides::default()
     };
@@ -124,10 +120,14 @@ fn take_folder(folder: &Path) -> Result<()> {
     }
     let is_used = fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
     if is_used {
-        bail!("{} holds files that no demo made: give the demo a folder of its own with --data-dir", folder.display());
+        bail!(
+            "{} holds files that no demo made: give the demo a folder of its own with --data-dir",
+            folder.display()
+        );
     }
     fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
-    fs::write(&marker, "{\"made_by\": \"tidelog demo\"}\n").with_context(|| format!("write {}", marker.display()))
+    fs::write(&marker, "{\"made_by\": \"tidelog demo\"}\n")
+        .with_context(|| format!("write {}", marker.display()))
 }
 
 async fn tell(options: &Options, config: NodeConfig, back: &Handle) -> Result<ExitCode> {
@@ -138,7 +138,9 @@ async fn tell(options: &Options, config: NodeConfig, back: &Handle) -> Result<Ex
         Ok(report) => show(&report, options),
         Err(error) => {
             let stopped = node.stop(STOP_DEADLINE).await;
-            return Err(stopped.err().map_or(error, |also| also.context("and the node did not stop cleanly")));
+            return Err(stopped
+                .err()
+                .map_or(error, |also| also.context("and the node did not stop cleanly")));
         }
     };
     if outcome.is_ok() && !options.exit {
@@ -157,15 +159,16 @@ async fn story(node: &Node, data_dir: &Path, progress: Progress) -> Result<Repor
     let produce_begun = clock.monotonic();
     let loaded = load::load(&address, &progress).await?;
     let produce_s = (clock.monotonic() - produce_begun).as_secs_f64();
-    let Waited { cold_bytes, seconds: tier_wait_s } = measure::wait_until_tiered(node, &progress, &clock).await?;
+    let Waited { cold_bytes, seconds: tier_wait_s } =
+        measure::wait_until_tiered(node, &progress, &clock).await?;
     let local_bytes = measure::local_bytes(data_dir)?;
     let (bucket_bytes, bucket_objects) = measure::bucket(data_dir)?;
     node.store().clear_cache().await;
-    let read_before = node.store_usage();
+    let read_before = node.store().cold_read_bytes();
     let replay_begun = clock.monotonic();
     let replayed = replay::replay(&address, &progress, (loaded.flights, loaded.aircraft)).await?;
     let replay_s = (clock.monotonic() - replay_begun).as_secs_f64();
-    let read = measure::get_bytes(&node.store_usage()) - measure::get_bytes(&read_before);
+    let read = node.store().cold_read_bytes() - read_before;
     let cache_bytes = measure::allocated(&data_dir.join("cache"))?;
     let Loaded { flights, aircraft, bytes: _ } = loaded;
     let Replayed { flights: flights_replayed, aircraft: aircraft_replayed, mismatched } = replayed;
@@ -204,10 +207,19 @@ fn show(report: &Report, options: &Options) -> Result<ExitCode> {
     if options.json {
         print_json(report)?;
     } else {
-        let places = Places { local: report.local_bytes, cache: report.cache_bytes, bucket: report.bucket_bytes };
+        let places =
+            Places { local: report.local_bytes, cache: report.cache_bytes, bucket: report.bucket_bytes };
         let mut output = std::io::stdout().lock();
-        writeln!(output, "{} flights produced, {} replayed", report.flights_produced, report.flights_replayed)?;
-        writeln!(output, "{} aircraft records produced, {} replayed", report.aircraft_produced, report.aircraft_replayed)?;
+        writeln!(
+            output,
+            "{} flights produced, {} replayed",
+            report.flights_produced, report.flights_replayed
+        )?;
+        writeln!(
+            output,
+            "{} aircraft records produced, {} replayed",
+            report.aircraft_produced, report.aircraft_replayed
+        )?;
         writeln!(output, "{} records differ from their source", report.records_mismatched)?;
         writeln!(
             output,

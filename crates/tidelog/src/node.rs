@@ -21,7 +21,6 @@ use tidelog_broker::{AdminListener, BoundListener, Broker, BrokerConfig, Listene
 use tidelog_controller::{Controller, ControllerConfig};
 use tidelog_core::cluster::{BrokerRegistration, Command, Listener, LogIndex, Outcome};
 use tidelog_log::{Log, LogStatus};
-use tidelog_object::Usage;
 use tidelog_replica::{ReplicaConfig, ReplicaManager};
 use tidelog_runtime::Supervisor;
 use tidelog_types::{BrokerIncarnation, ClusterId, limits};
@@ -92,8 +91,9 @@ impl Node {
         let lock = parts.lock_directory(&config.data_dir).await?;
         let listeners = bind(&config).await?;
         let admin_address = config.admin_listen.to_string();
-        let admin_listener =
-            AdminListener::bind(&admin_address).await.with_context(|| format!("bind the admin listener {admin_address}"))?;
+        let admin_listener = AdminListener::bind(&admin_address)
+            .await
+            .with_context(|| format!("bind the admin listener {admin_address}"))?;
         let store = Arc::new(Store::open(&config, parts).await?);
         let status = Arc::new(NodeAdmin::default());
         let admin_tasks = parts.supervisor.child("admin");
@@ -130,8 +130,10 @@ impl Node {
         let identity = Identity { cluster_id, incarnation };
         let space = parts.disk.space(&config.data_dir).await.context("ask for the disk's space")?;
         store.start_tier(&config, parts, identity, &replicas, &controller, space.total, claimed)?;
-        let addresses = listeners.iter().map(|bound| (bound.endpoint().name.clone(), bound.address())).collect();
-        let broker = Broker::start(broker_config(&config), listeners, parts.broker_parts(metadata, &replicas));
+        let addresses =
+            listeners.iter().map(|bound| (bound.endpoint().name.clone(), bound.address())).collect();
+        let broker =
+            Broker::start(broker_config(&config), listeners, parts.broker_parts(metadata, &replicas));
         status.serves(&controller, &replicas, &store);
         tracing::info!(cluster_id = %cluster_id, node_id = %config.node_id, ?addresses, %admin_bound, store = %store.url(), "serving");
         Ok(Self {
@@ -166,12 +168,6 @@ impl Node {
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.addresses[0].1
-    }
-
-    /// Requests to the store and bytes of them, so far.
-    #[must_use]
-    pub fn store_usage(&self) -> Usage {
-        self.store.usage()
     }
 
     /// The log's own status.
@@ -213,7 +209,9 @@ impl Node {
         let share = deadline / 5;
         let mut late = self.broker.drain(share).await;
         let session = Command::EndSession { broker: self.config.node_id, incarnation: self.incarnation };
-        if let Err(error) = tokio::time::timeout(share, self.controller.propose(session)).await.map_err(anyhow::Error::from) {
+        if let Err(error) =
+            tokio::time::timeout(share, self.controller.propose(session)).await.map_err(anyhow::Error::from)
+        {
             tracing::warn!(%error, "the session was not ended");
         }
         late.extend(self.store.stop(share).await);
@@ -299,7 +297,8 @@ async fn register(
         feature_level_max: limits::FEATURE_LEVEL,
     };
     let outcome = controller.propose(Command::RegisterBroker { registration }).await;
-    let outcome = outcome.context("register the broker")?.into_result().context("the controller refuses this node")?;
+    let outcome =
+        outcome.context("register the broker")?.into_result().context("the controller refuses this node")?;
     match outcome {
         Outcome::Registered { incarnation, epoch } => Ok((incarnation, LogIndex(epoch))),
         other => Err(anyhow!("the controller answered a registration with {other:?}")),

@@ -2,7 +2,9 @@
 
 use std::io::{IsTerminal as _, Write as _};
 
-use tracing_subscriber::{Layer as _, filter::Targets, layer::SubscriberExt as _, util::SubscriberInitExt as _};
+use tracing_subscriber::{
+    Layer as _, filter::Targets, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+};
 
 use crate::config::LogFormat;
 
@@ -13,12 +15,18 @@ const FILTER_DEFAULT: &str = "warn,tidelog=info,tidelog_broker=info,tidelog_cont
 /// Starts logging. A second call changes nothing.
 pub fn start(format: LogFormat) {
     let asked = std::env::var("TIDELOG_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
-    let filter = asked.or_else(|| FILTER_DEFAULT.parse().ok()).unwrap_or_else(|| Targets::new().with_default(tracing::Level::INFO));
-    let lines = tracing_subscriber::fmt::layer().with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr);
+    let filter = asked
+        .or_else(|| FILTER_DEFAULT.parse().ok())
+        .unwrap_or_else(|| Targets::new().with_default(tracing::Level::INFO));
+    let lines = tracing_subscriber::fmt::layer()
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
     // An error means that a test or an embedding program logs already.
     let _ = match format {
         LogFormat::Text => tracing_subscriber::registry().with(lines.with_filter(filter)).try_init(),
-        LogFormat::Json => tracing_subscriber::registry().with(lines.json().flatten_event(true).with_filter(filter)).try_init(),
+        LogFormat::Json => tracing_subscriber::registry()
+            .with(lines.json().flatten_event(true).with_filter(filter))
+            .try_init(),
     };
 }
 
@@ -26,7 +34,9 @@ pub fn start(format: LogFormat) {
 pub fn start_quiet() {
     let asked = std::env::var("TIDELOG_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
     let filter = asked.unwrap_or_else(|| Targets::new().with_default(tracing::Level::WARN));
-    let lines = tracing_subscriber::fmt::layer().with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt::layer()
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
     // An error means that a test or an embedding program logs already.
     let _ = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init();
 }

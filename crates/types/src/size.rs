@@ -53,7 +53,11 @@ impl fmt::Display for ByteSize {
             scaled /= 1024;
             unit += 1;
         }
-        if unit == 0 { write!(f, "{} B", self.0) } else { write!(f, "{}.{} {}", scaled / 10, scaled % 10, UNITS[unit]) }
+        if unit == 0 {
+            write!(f, "{} B", self.0)
+        } else {
+            write!(f, "{}.{} {}", scaled / 10, scaled % 10, UNITS[unit])
+        }
     }
 }
 

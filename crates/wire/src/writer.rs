@@ -67,7 +67,7 @@ impl Writer {
     /// An empty frame.
     #[must_use]
     pub fn new() -> Self {
-        Self { buffer: BytesMut::with_capacity(256), ..Self::default() }
+        Self { buffer: BytesMut::with_capacity(128), ..Self::default() }
     }
 
     /// Bytes written.

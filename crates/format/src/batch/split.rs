@@ -276,7 +276,8 @@ fn check_producer(header: &BatchHeader, origin: BatchOrigin) -> Result<(), Batch
     let fits = match header.producer_id() {
         // A control batch has no sequence, and neither have batches that compaction rewrote for a plain producer.
         Some(_) => epoch.is_some() && (header.base_sequence().is_some() || header.attributes().is_control()),
-        None => origin == BatchOrigin::Log || (producer_id == -1 && header.base_sequence().is_none()),
+        // Without a producer id the sequence says nothing: aiokafka sends 0, and Kafka takes it.
+        None => origin == BatchOrigin::Log || producer_id == -1,
     };
     if !fits {
         return Err(BatchError::Producer {

@@ -140,6 +140,18 @@ fn records_read_as_they_were_built_with_every_codec() {
 }
 
 #[test]
+fn a_sequence_without_a_producer_id_says_nothing() {
+    let mut batch = builder().build().unwrap();
+    batch.header.set_producer(-1, -1, 0);
+    batch.header.set_crc(batch.computed_crc());
+    let mut bytes = batch.header.as_bytes().to_vec();
+    bytes.extend_from_slice(&batch.body);
+    let split: Vec<_> = split_batches(bytes.into(), &BatchLimits::client(1_000_000)).collect();
+    assert_eq!(split.len(), 1);
+    assert!(split[0].is_ok(), "{split:?}");
+}
+
+#[test]
 fn every_disagreement_of_a_producers_batch_has_its_kafka_error() {
     use BatchErrorKind::{Corrupt, InvalidRecord, TooLarge, UnsupportedCodec, UnsupportedFormat};
     let good = builder().build().unwrap();
@@ -157,7 +169,6 @@ fn every_disagreement_of_a_producers_batch_has_its_kafka_error() {
         (InvalidRecord, Box::new(|h| h.set_producer(7, 0, -1))),
         (InvalidRecord, Box::new(|h| h.set_producer(7, -1, 0))),
         (InvalidRecord, Box::new(|h| h.set_producer(-2, -1, -1))),
-        (InvalidRecord, Box::new(|h| h.set_producer(-1, -1, 5))),
         (UnsupportedCodec, Box::new(|h| h.set_attributes(Attributes(5)))),
         (UnsupportedCodec, Box::new(|h| h.set_attributes(Attributes(7)))),
         (Corrupt, Box::new(|h| h.set_length(48))),

@@ -5,7 +5,8 @@ use std::{process::ExitCode, sync::Arc};
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use tidelog_object::{
-    BucketReport, CheckStatus, ChecksumMode, InitReport, ObjectClient, StoreOptions, StoreUrl, bucket_check, bucket_init,
+    BucketReport, CheckStatus, ChecksumMode, InitReport, ObjectClient, StoreOptions, StoreUrl, bucket_check,
+    bucket_init,
 };
 use tidelog_runtime::{Registry, SystemClock, SystemRng};
 
@@ -51,7 +52,8 @@ pub(crate) async fn run(verb: Verb) -> Result<ExitCode> {
         }
         Verb::Check(store) => {
             let (clock, rng) = (Arc::new(SystemClock::new()), Arc::new(SystemRng));
-            let client = ObjectClient::open(&store.store, store.options(), clock, rng, &Registry::new()).await;
+            let client =
+                ObjectClient::open(&store.store, store.options(), clock, rng, &Registry::new()).await;
             let report = bucket_check(&client.context("open the store")?).await;
             show_check(&report, store.json)?;
             Ok(if report.status() == CheckStatus::Failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })

@@ -47,7 +47,13 @@ pub(crate) async fn run(verb: Verb) -> Result<ExitCode> {
         let role = if broker.broker_id == cluster.controller_id { "broker, controller" } else { "broker" };
         let state = if broker.is_fenced { "fenced" } else { "live" };
         let rack = broker.rack.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
-        table.row([broker.broker_id.to_string(), format!("{}:{}", broker.host, broker.port), rack, role.to_owned(), state.to_owned()]);
+        table.row([
+            broker.broker_id.to_string(),
+            format!("{}:{}", broker.host, broker.port),
+            rack,
+            role.to_owned(),
+            state.to_owned(),
+        ]);
     }
     table.print()?;
     let mut totals = Table::new(&["CLUSTER", "TOPICS", "PARTITIONS"]);

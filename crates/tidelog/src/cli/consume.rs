@@ -36,7 +36,9 @@ pub(crate) struct Options {
 }
 
 fn parse_start(text: &str) -> Result<StartAt, String> {
-    let number = |digits: &str| digits.parse::<u64>().map_err(|_| format!("`{text}`: beginning, end, OFFSET or @TIME is expected"));
+    let number = |digits: &str| {
+        digits.parse::<u64>().map_err(|_| format!("`{text}`: beginning, end, OFFSET or @TIME is expected"))
+    };
     match text {
         "beginning" => Ok(StartAt::Beginning),
         "end" => Ok(StartAt::End),
@@ -54,7 +56,9 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
     let mut connection = Connection::open(&options.bootstrap.bootstrap).await?;
     let topic = client::topic_metadata(&mut connection, &options.topic).await?;
     let partitions: Vec<usize> = match options.partition {
-        Some(partition) if partition >= topic.leaders.len() => bail!("{} has no partition {partition}", options.topic),
+        Some(partition) if partition >= topic.leaders.len() => {
+            bail!("{} has no partition {partition}", options.topic)
+        }
         Some(partition) => vec![partition],
         None => (0..topic.leaders.len()).collect(),
     };
@@ -76,7 +80,11 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn read_all(readers: &mut [(usize, PartitionReader, i64)], printer: &mut Printer, follow: bool) -> Result<()> {
+async fn read_all(
+    readers: &mut [(usize, PartitionReader, i64)],
+    printer: &mut Printer,
+    follow: bool,
+) -> Result<()> {
     loop {
         let mut open = false;
         for (partition, reader, end) in readers.iter_mut() {
@@ -127,10 +135,16 @@ impl Printer {
             serde_json::to_writer(&mut self.output, &record_json(partition, record))?;
         } else {
             let text = |bytes: &Option<bytes::Bytes>| {
-                bytes.as_ref().map_or_else(|| "NULL".to_owned(), |bytes| String::from_utf8_lossy(bytes).into_owned())
+                bytes
+                    .as_ref()
+                    .map_or_else(|| "NULL".to_owned(), |bytes| String::from_utf8_lossy(bytes).into_owned())
             };
             let (key, value) = (text(&record.key), text(&record.value));
-            writeln!(self.output, "{partition:>9}  {:>12}  {:>13}  {key}  {value}", record.offset, record.timestamp)?;
+            writeln!(
+                self.output,
+                "{partition:>9}  {:>12}  {:>13}  {key}  {value}",
+                record.offset, record.timestamp
+            )?;
         }
         self.output.flush()?;
         self.printed += 1;

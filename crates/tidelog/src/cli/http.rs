@@ -20,14 +20,20 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Where nobody listens, or the answer is not 200 with JSON.
 pub(crate) async fn get_json(address: &str, path: &str) -> Result<serde_json::Value> {
     let exchange = async {
-        let mut stream = TcpStream::connect(address).await.with_context(|| format!("connect to the admin listener {address}"))?;
-        let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: application/json\r\nConnection: close\r\n\r\n");
+        let mut stream = TcpStream::connect(address)
+            .await
+            .with_context(|| format!("connect to the admin listener {address}"))?;
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: application/json\r\nConnection: close\r\n\r\n"
+        );
         stream.write_all(request.as_bytes()).await?;
         let mut answer = Vec::new();
         stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).await?;
         Ok::<_, anyhow::Error>(answer)
     };
-    let answer = tokio::time::timeout(PATIENCE, exchange).await.with_context(|| format!("{address} does not answer"))??;
+    let answer = tokio::time::timeout(PATIENCE, exchange)
+        .await
+        .with_context(|| format!("{address} does not answer"))??;
     let (status, body) = parse(&answer)?;
     if status != 200 {
         bail!("{address}{path} answered {status}: {}", String::from_utf8_lossy(&body));
@@ -62,7 +68,10 @@ fn join_chunks(mut rest: &[u8]) -> Result<Vec<u8>> {
         }
         let chunk = rest.get(..size).context("the answer is cut short")?;
         body.extend_from_slice(chunk);
-        rest = rest.get(size..).and_then(|rest| rest.strip_prefix(b"\r\n")).context("the answer is cut short")?;
+        rest = rest
+            .get(size..)
+            .and_then(|rest| rest.strip_prefix(b"\r\n"))
+            .context("the answer is cut short")?;
     }
 }
 

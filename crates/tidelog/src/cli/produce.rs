@@ -30,7 +30,8 @@ const LINE_BYTES_MAX: usize = 1024 * 1024;
 
 pub(crate) async fn run(options: Options) -> Result<ExitCode> {
     let producer_options = ProducerOptions { compression: options.compression, ..ProducerOptions::default() };
-    let mut producer = Producer::connect(&options.bootstrap.bootstrap, &options.topic, producer_options).await?;
+    let mut producer =
+        Producer::connect(&options.bootstrap.bootstrap, &options.topic, producer_options).await?;
     // Read without a runtime: between two lines there is nothing else to do.
     let mut input = std::io::stdin().lock();
     let mut line = Vec::new();
@@ -42,7 +43,11 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
         if line.last() == Some(&b'\n') {
             line.pop();
         }
-        anyhow::ensure!(line.len() <= LINE_BYTES_MAX, "a line has {} bytes, at most {LINE_BYTES_MAX} are allowed", line.len());
+        anyhow::ensure!(
+            line.len() <= LINE_BYTES_MAX,
+            "a line has {} bytes, at most {LINE_BYTES_MAX} are allowed",
+            line.len()
+        );
         let (key, value) = split(&line, options.key_separator.as_deref());
         producer.send(&NewRecord { key, value: Some(value), timestamp: wall_clock() }).await?;
     }
@@ -66,7 +71,9 @@ fn wall_clock() -> Timestamp {
 fn split<'a>(line: &'a [u8], separator: Option<&str>) -> (Option<&'a [u8]>, &'a [u8]) {
     let separator = separator.map(str::as_bytes).filter(|separator| !separator.is_empty());
     let found = separator.and_then(|separator| {
-        line.windows(separator.len()).position(|window| window == separator).map(|at| (at, at + separator.len()))
+        line.windows(separator.len())
+            .position(|window| window == separator)
+            .map(|at| (at, at + separator.len()))
     });
     match found {
         Some((key_end, value_start)) => (Some(&line[..key_end]), &line[value_start..]),

@@ -27,11 +27,16 @@ impl Table {
     pub(crate) fn render(&self) -> String {
         let header: Vec<String> = self.header.iter().map(|name| (*name).to_owned()).collect();
         let lines: Vec<&Vec<String>> = std::iter::once(&header).chain(&self.rows).collect();
-        let width = |column: usize| lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max();
+        let width = |column: usize| {
+            lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max()
+        };
         let widths: Vec<usize> = (0..self.header.len()).map(|column| width(column).unwrap_or(0)).collect();
         let numeric: Vec<bool> = (0..self.header.len())
             .map(|column| {
-                self.rows.iter().filter_map(|row| row.get(column)).all(|cell| cell.starts_with(|c: char| c.is_ascii_digit() || c == '-'))
+                self.rows
+                    .iter()
+                    .filter_map(|row| row.get(column))
+                    .all(|cell| cell.starts_with(|c: char| c.is_ascii_digit() || c == '-'))
             })
             .collect();
         let mut text = String::new();
@@ -39,7 +44,11 @@ impl Table {
             let cells: Vec<String> = line
                 .iter()
                 .zip(widths.iter().zip(&numeric))
-                .map(|(cell, (width, numeric))| if *numeric { format!("{cell:>width$}") } else { format!("{cell:<width$}") })
+                .map(
+                    |(cell, (width, numeric))| {
+                        if *numeric { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+                    },
+                )
                 .collect();
             text.push_str(cells.join("  ").trim_end());
             text.push('\n');

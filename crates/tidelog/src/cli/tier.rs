@@ -42,7 +42,16 @@ pub(crate) async fn run(verb: Verb) -> Result<ExitCode> {
 
 fn show_status(status: &Value) -> Result<()> {
     let mut table = Table::new(&[
-        "TOPIC", "PARTITION", "LOG START", "LOCAL START", "TIERED END", "HIGH WATERMARK", "LOCAL", "BUCKET", "OBJECTS", "LAG",
+        "TOPIC",
+        "PARTITION",
+        "LOG START",
+        "LOCAL START",
+        "TIERED END",
+        "HIGH WATERMARK",
+        "LOCAL",
+        "BUCKET",
+        "OBJECTS",
+        "LAG",
         "LAG SECONDS",
     ]);
     for topic in elements(&status["topics"]) {
@@ -64,7 +73,11 @@ fn show_status(status: &Value) -> Result<()> {
     }
     table.print()?;
     let mut totals = Table::new(&["BUCKET", "OBJECTS", "CACHE"]);
-    totals.row([bytes(&status["bucket_bytes"]), text(&status["bucket_objects"]), bytes(&status["cache_bytes"])]);
+    totals.row([
+        bytes(&status["bucket_bytes"]),
+        text(&status["bucket_objects"]),
+        bytes(&status["cache_bytes"]),
+    ]);
     totals.print()
 }
 

@@ -4,9 +4,9 @@ use tidelog_types::TopicName;
 use tidelog_wire::{
     Str,
     messages::{
-        CreateTopicsRequest, DeleteTopicsRequest, DescribeClusterRequest, DescribeClusterResponse, DescribeConfigsRequest,
-        IncrementalAlterConfigsRequest, MetadataRequest, MetadataResponse, create_topics, delete_topics, describe_configs,
-        incremental_alter_configs,
+        CreateTopicsRequest, DeleteTopicsRequest, DescribeClusterRequest, DescribeClusterResponse,
+        DescribeConfigsRequest, IncrementalAlterConfigsRequest, MetadataRequest, MetadataResponse,
+        create_topics, delete_topics, describe_configs, incremental_alter_configs,
     },
 };
 
@@ -72,7 +72,8 @@ impl Admin {
             assignments: Vec::new(),
             configs,
         };
-        let request = CreateTopicsRequest { topics: vec![wanted], timeout_ms: timeout_ms(), validate_only: false };
+        let request =
+            CreateTopicsRequest { topics: vec![wanted], timeout_ms: timeout_ms(), validate_only: false };
         let answer = self.connection.call(7, &request, ADMIN_TIMEOUT).await?;
         let result = answer.topics.into_iter().next().ok_or(ClientError::Incomplete("the topic"))?;
         check(|| format!("create topic {}", topic.name), result.error_code, result.error_message.as_ref())?;
@@ -84,8 +85,10 @@ impl Admin {
     /// # Errors
     /// [`ClientError::Refused`] with Kafka's code; the topic may be gone where the connection broke.
     pub async fn delete_topic(&mut self, name: &TopicName) -> Result<(), ClientError> {
-        let topic = delete_topics::DeleteTopicState { name: Some(name.as_str().into()), ..Default::default() };
-        let request = DeleteTopicsRequest { topics: vec![topic], topic_names: Vec::new(), timeout_ms: timeout_ms() };
+        let topic =
+            delete_topics::DeleteTopicState { name: Some(name.as_str().into()), ..Default::default() };
+        let request =
+            DeleteTopicsRequest { topics: vec![topic], topic_names: Vec::new(), timeout_ms: timeout_ms() };
         let answer = self.connection.call(6, &request, ADMIN_TIMEOUT).await?;
         let result = answer.responses.into_iter().next().ok_or(ClientError::Incomplete("the topic"))?;
         check(|| format!("delete topic {name}"), result.error_code, result.error_message.as_ref())
@@ -95,7 +98,11 @@ impl Admin {
     ///
     /// # Errors
     /// [`ClientError::Refused`] with Kafka's code; nothing is changed then.
-    pub async fn alter_topic(&mut self, name: &TopicName, changes: &[(String, Option<String>)]) -> Result<(), ClientError> {
+    pub async fn alter_topic(
+        &mut self,
+        name: &TopicName,
+        changes: &[(String, Option<String>)],
+    ) -> Result<(), ClientError> {
         let configs = changes
             .iter()
             .map(|(key, value)| incremental_alter_configs::AlterableConfig {
@@ -119,7 +126,10 @@ impl Admin {
     ///
     /// # Errors
     /// [`ClientError::Refused`] with Kafka's code.
-    pub async fn describe_topic_configs(&mut self, name: &TopicName) -> Result<Vec<ConfigEntry>, ClientError> {
+    pub async fn describe_topic_configs(
+        &mut self,
+        name: &TopicName,
+    ) -> Result<Vec<ConfigEntry>, ClientError> {
         const DYNAMIC_TOPIC_CONFIG: i8 = 1;
         let resource = describe_configs::DescribeConfigsResource {
             resource_type: RESOURCE_TOPIC,
@@ -151,7 +161,8 @@ impl Admin {
     /// # Errors
     /// Where the node cannot be talked to.
     pub async fn topics(&mut self) -> Result<MetadataResponse, ClientError> {
-        let request = MetadataRequest { topics: None, allow_auto_topic_creation: false, ..Default::default() };
+        let request =
+            MetadataRequest { topics: None, allow_auto_topic_creation: false, ..Default::default() };
         Ok(self.connection.call(METADATA_VERSION, &request, ADMIN_TIMEOUT).await?)
     }
 

@@ -111,7 +111,8 @@ impl Connection {
     pub async fn send<R: Request>(&mut self, version: i16, request: &R) -> Result<(), ConnectionError> {
         let correlation_id = self.next_correlation_id;
         self.next_correlation_id = correlation_id.wrapping_add(1);
-        let slices = encode_request_frame(version, correlation_id, Some(Str::from_static(CLIENT_ID)), request)?;
+        let slices =
+            encode_request_frame(version, correlation_id, Some(Str::from_static(CLIENT_ID)), request)?;
         for slice in slices {
             self.writer.write_all(&slice).await?;
         }
@@ -138,7 +139,10 @@ impl Connection {
         let mut reader = Reader::new(body);
         let header = ResponseHeader::decode(&mut reader, pending.api, pending.version).map_err(wrong)?;
         if header.correlation_id != pending.correlation_id {
-            return Err(ConnectionError::Correlation { expected: pending.correlation_id, found: header.correlation_id });
+            return Err(ConnectionError::Correlation {
+                expected: pending.correlation_id,
+                found: header.correlation_id,
+            });
         }
         R::Response::decode(&mut reader, pending.version).map_err(wrong)
     }
@@ -161,7 +165,8 @@ impl Connection {
     async fn read_frame(&mut self, api: ApiKey) -> Result<Bytes, ConnectionError> {
         let mut prefix = [0; FRAME_PREFIX_BYTES];
         self.reader.read_exact(&mut prefix).await?;
-        let size = frame_size(prefix, RESPONSE_BYTES_MAX).map_err(|source| ConnectionError::Decode { api, source })?;
+        let size = frame_size(prefix, RESPONSE_BYTES_MAX)
+            .map_err(|source| ConnectionError::Decode { api, source })?;
         let mut frame = BytesMut::with_capacity(size);
         let mut limited = (&mut self.reader).take(u64::try_from(size).unwrap_or(u64::MAX));
         while limited.read_buf(&mut frame).await? > 0 {}

@@ -1,6 +1,9 @@
 //! An idempotent producer: batches by partition, several requests in flight, each record stored once.
 
-use std::{collections::{BTreeMap, VecDeque}, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
 
 use bytes::{Bytes, BytesMut};
 use tidelog_format::{
@@ -111,10 +114,18 @@ impl Producer {
     ///
     /// # Errors
     /// Where the node does not answer or the topic does not exist.
-    pub async fn connect(address: &str, topic: &TopicName, options: ProducerOptions) -> Result<Self, ClientError> {
+    pub async fn connect(
+        address: &str,
+        topic: &TopicName,
+        options: ProducerOptions,
+    ) -> Result<Self, ClientError> {
         let mut connection = Connection::open(address).await?;
         let topic = super::topic_metadata(&mut connection, topic).await?;
-        let request = InitProducerIdRequest { transactional_id: None, transaction_timeout_ms: 60_000, ..Default::default() };
+        let request = InitProducerIdRequest {
+            transactional_id: None,
+            transaction_timeout_ms: 60_000,
+            ..Default::default()
+        };
         let granted = connection.call(4, &request, super::ADMIN_TIMEOUT).await?;
         check(|| "take a producer id".to_owned(), granted.error_code, None)?;
         let next_sequence = vec![0; topic.leaders.len()];
@@ -191,9 +202,11 @@ impl Producer {
     }
 
     fn begin(&self, partition: usize) -> Open {
-        let builder = BatchBuilder::new(Offset::ZERO)
-            .codec(self.options.compression.into())
-            .producer(self.producer_id, self.producer_epoch, self.next_sequence[partition]);
+        let builder = BatchBuilder::new(Offset::ZERO).codec(self.options.compression.into()).producer(
+            self.producer_id,
+            self.producer_epoch,
+            self.next_sequence[partition],
+        );
         Open { builder, record_count: 0 }
     }
 
@@ -259,7 +272,8 @@ impl Producer {
             let Some((sent, outcome)) = self.receive_one(leader).await? else { continue };
             if let Err(error) = outcome {
                 retries += 1;
-                last_error = if may_pass(&error) && retries <= RETRIES_MAX { error } else { return Err(error) };
+                last_error =
+                    if may_pass(&error) && retries <= RETRIES_MAX { error } else { return Err(error) };
                 again.push_front(sent);
                 tokio::time::sleep(Duration::from_millis(u64::from(retries.min(10)) * 50)).await;
             }
@@ -269,8 +283,13 @@ impl Producer {
     }
 
     /// Takes the answer to the oldest request, if there is one.
-    async fn receive_one(&mut self, leader: &str) -> Result<Option<(Sent, Result<(), ClientError>)>, ClientError> {
-        let Some(sent) = self.in_flight.get_mut(leader).and_then(VecDeque::pop_front) else { return Ok(None) };
+    async fn receive_one(
+        &mut self,
+        leader: &str,
+    ) -> Result<Option<(Sent, Result<(), ClientError>)>, ClientError> {
+        let Some(sent) = self.in_flight.get_mut(leader).and_then(VecDeque::pop_front) else {
+            return Ok(None);
+        };
         let connection = self.connections.get_mut(leader).ok_or(ClientError::Incomplete("a leader"))?;
         let answer: ProduceResponse = connection.receive::<ProduceRequest>(PRODUCE_TIMEOUT).await?;
         let partition = answer.responses.into_iter().flat_map(|topic| topic.partition_responses).next();

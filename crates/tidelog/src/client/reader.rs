@@ -188,12 +188,21 @@ fn whole_batch(bytes: &Bytes) -> Option<usize> {
 }
 
 /// Asks for the offset of a time, or of one of Kafka's special ones.
-async fn look_up(connection: &mut Connection, topic: &TopicName, partition: i32, timestamp: i64) -> Result<i64, ClientError> {
+async fn look_up(
+    connection: &mut Connection,
+    topic: &TopicName,
+    partition: i32,
+    timestamp: i64,
+) -> Result<i64, ClientError> {
     let request = ListOffsetsRequest {
         replica_id: -1,
         topics: vec![list_offsets::ListOffsetsTopic {
             name: topic.as_str().into(),
-            partitions: vec![list_offsets::ListOffsetsPartition { partition_index: partition, timestamp, ..Default::default() }],
+            partitions: vec![list_offsets::ListOffsetsPartition {
+                partition_index: partition,
+                timestamp,
+                ..Default::default()
+            }],
         }],
         ..Default::default()
     };

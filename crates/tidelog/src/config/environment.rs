@@ -11,7 +11,10 @@ const PREFIX: &str = "TIDELOG_";
 const NOT_SETTINGS: [&str; 4] = ["CONFIG", "LOG", "SEEDS", "BIN"];
 
 /// Reads what is set; adds what is wrong to `wrong`.
-pub(super) fn overrides(environment: impl Iterator<Item = (String, String)>, wrong: &mut Vec<String>) -> Overrides {
+pub(super) fn overrides(
+    environment: impl Iterator<Item = (String, String)>,
+    wrong: &mut Vec<String>,
+) -> Overrides {
     let mut overrides = Overrides::default();
     for (variable, value) in environment {
         let Some(name) = variable.strip_prefix(PREFIX) else { continue };

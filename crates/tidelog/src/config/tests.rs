@@ -18,14 +18,19 @@ fn a_node_without_configuration_is_complete() {
     assert_eq!(config.store, None);
     assert_eq!(config.admin_listen.to_string(), "127.0.0.1:9644");
     let listener = &config.listeners[0];
-    assert_eq!((listener.name.as_str(), listener.listen.to_string()), ("PLAINTEXT", "127.0.0.1:9092".to_owned()));
+    assert_eq!(
+        (listener.name.as_str(), listener.listen.to_string()),
+        ("PLAINTEXT", "127.0.0.1:9092".to_owned())
+    );
     assert_eq!(listener.advertise.to_string(), "127.0.0.1:9092");
 }
 
 #[test]
 fn flags_override_the_environment_and_it_overrides_the_file() {
-    let text = "data_dir = \"/file\"\nrack = \"a\"\n[settings]\n\"log.retention.ms\" = 1\n\"num.partitions\" = 2\n";
-    let environment = [("TIDELOG_DATA_DIR", "/environment"), ("TIDELOG_LOG_RETENTION_MS", "2"), ("HOME", "/root")];
+    let text =
+        "data_dir = \"/file\"\nrack = \"a\"\n[settings]\n\"log.retention.ms\" = 1\n\"num.partitions\" = 2\n";
+    let environment =
+        [("TIDELOG_DATA_DIR", "/environment"), ("TIDELOG_LOG_RETENTION_MS", "2"), ("HOME", "/root")];
     let flags = Overrides { data_dir: Some("/flag".into()), ..Overrides::default() };
     let config = load(text, &environment, flags).unwrap();
     assert_eq!(config.data_dir, Path::new("/flag"));
@@ -46,7 +51,12 @@ fn every_wrong_setting_is_named_at_once() {
     assert_eq!(
         names,
         [
-            "TIDELOG_NUM_PARTITION", "TIDELOG_NODE_ID", "advertise of PLAINTEXT", "admin_listen", "store", "log.retention.mss",
+            "TIDELOG_NUM_PARTITION",
+            "TIDELOG_NODE_ID",
+            "advertise of PLAINTEXT",
+            "admin_listen",
+            "store",
+            "log.retention.mss",
             "num.partitions"
         ],
         "{wrong:#?}"
@@ -59,7 +69,10 @@ fn a_wildcard_is_never_advertised() {
     for listen in ["0.0.0.0:9092", "[::]:9092"] {
         let flags = Overrides { listen: Some(listen.to_owned()), ..Overrides::default() };
         let WrongSettings(wrong) = load("", &[], flags.clone()).unwrap_err();
-        assert!(wrong[0].starts_with(&format!("advertise of PLAINTEXT: clients would be told {listen}")), "{wrong:?}");
+        assert!(
+            wrong[0].starts_with(&format!("advertise of PLAINTEXT: clients would be told {listen}")),
+            "{wrong:?}"
+        );
         let flags = Overrides { advertise: Some("broker-1.example:9092".to_owned()), ..flags };
         assert_eq!(load("", &[], flags).unwrap().listeners[0].advertise.to_string(), "broker-1.example:9092");
     }
@@ -83,13 +96,17 @@ fn several_listeners_are_named_in_the_file() {
     );
     let flags = Overrides { listen: Some("127.0.0.1:1".to_owned()), ..Overrides::default() };
     assert!(load(text, &[], flags).is_err(), "a flag cannot say which of two it means");
-    assert!(load(&text.replace("EXTERNAL", "INTERNAL"), &[], Overrides::default()).is_err(), "a name stands once");
+    assert!(
+        load(&text.replace("EXTERNAL", "INTERNAL"), &[], Overrides::default()).is_err(),
+        "a name stands once"
+    );
 }
 
 #[test]
 fn an_unknown_field_or_a_file_that_is_not_there_is_an_error() {
     assert!(load("stor = \"x\"", &[], Overrides::default()).is_err());
-    let missing = NodeConfig::load(Some(Path::new("/nowhere/node.toml")), std::iter::empty(), Overrides::default());
+    let missing =
+        NodeConfig::load(Some(Path::new("/nowhere/node.toml")), std::iter::empty(), Overrides::default());
     assert!(missing.unwrap_err().0[0].starts_with("config: /nowhere/node.toml"));
 }
 
@@ -98,7 +115,9 @@ fn addresses_have_a_host_and_a_port() {
     for good in ["127.0.0.1:9092", "[::1]:9092", "broker-1.example:1"] {
         assert_eq!(good.parse::<Address>().unwrap().to_string(), good);
     }
-    for bad in ["", "9092", ":9092", "::1:9092", "[::1]", "host:", "host:70000", "host:-1", "ho st:1", "[::1:9092"] {
+    for bad in
+        ["", "9092", ":9092", "::1:9092", "[::1]", "host:", "host:70000", "host:-1", "ho st:1", "[::1:9092"]
+    {
         assert!(bad.parse::<Address>().is_err(), "{bad}");
     }
 }

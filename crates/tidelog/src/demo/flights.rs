@@ -9,12 +9,29 @@ use tidelog_types::Timestamp;
 const FLIGHTS: &[u8] = include_bytes!("../../assets/flights-2013.csv.zst");
 
 /// How many departures it holds.
-pub const FLIGHT_COUNT: u64 = 336_776;
+pub(super) const FLIGHT_COUNT: u64 = 336_776;
 
 /// The columns by the place where they stand; the header line must say the same.
 const COLUMNS: [&str; 19] = [
-    "year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time", "arr_delay", "carrier",
-    "flight", "tailnum", "origin", "dest", "air_time", "distance", "hour", "minute", "time_hour",
+    "year",
+    "month",
+    "day",
+    "dep_time",
+    "sched_dep_time",
+    "dep_delay",
+    "arr_time",
+    "sched_arr_time",
+    "arr_delay",
+    "carrier",
+    "flight",
+    "tailnum",
+    "origin",
+    "dest",
+    "air_time",
+    "distance",
+    "hour",
+    "minute",
+    "time_hour",
 ];
 const CARRIER: usize = 9;
 const FLIGHT: usize = 10;
@@ -29,13 +46,13 @@ const UNKNOWN: &str = "NA";
 
 /// All lines, unpacked once.
 #[derive(Debug)]
-pub struct Flights {
+pub(super) struct Flights {
     text: String,
 }
 
 /// One departure: a line of the file.
 #[derive(Debug, Clone, Copy)]
-pub struct Flight<'a> {
+pub(super) struct Flight<'a> {
     fields: [&'a str; COLUMNS.len()],
     time: Timestamp,
 }
@@ -45,16 +62,18 @@ impl Flights {
     ///
     /// # Errors
     /// Where the file that ships with the program is damaged.
-    pub fn read() -> Result<Self> {
+    pub(super) fn read() -> Result<Self> {
         let mut text = String::new();
-        zstd::Decoder::new(FLIGHTS).and_then(|mut file| file.read_to_string(&mut text)).context("unpack the flights")?;
+        zstd::Decoder::new(FLIGHTS)
+            .and_then(|mut file| file.read_to_string(&mut text))
+            .context("unpack the flights")?;
         let header = text.lines().next().context("the flights have no header")?;
         ensure!(header.split(',').eq(COLUMNS), "the flights have other columns: {header}");
         Ok(Self { text })
     }
 
     /// Every departure in the order of the file.
-    pub fn iter(&self) -> impl Iterator<Item = Result<Flight<'_>>> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = Result<Flight<'_>>> {
         self.text.lines().skip(1).map(Flight::parse)
     }
 }
@@ -73,24 +92,24 @@ impl<'a> Flight<'a> {
 
     /// The record's timestamp: the scheduled hour.
     #[must_use]
-    pub fn time(&self) -> Timestamp {
+    pub(super) fn time(&self) -> Timestamp {
         self.time
     }
 
     /// The key in topic `flights`: carrier and flight number.
     #[must_use]
-    pub fn key(&self) -> String {
+    pub(super) fn key(&self) -> String {
         format!("{}{}", self.fields[CARRIER], self.fields[FLIGHT])
     }
 
     /// The key in topic `aircraft`: the aircraft's tail number, where it is known.
     #[must_use]
-    pub fn aircraft(&self) -> Option<&'a str> {
+    pub(super) fn aircraft(&self) -> Option<&'a str> {
         Some(self.fields[TAILNUM]).filter(|tail| *tail != UNKNOWN && !tail.is_empty())
     }
 
     /// The line as one JSON object, `null` where nothing is known.
-    pub fn write_json(&self, json: &mut String) {
+    pub(super) fn write_json(&self, json: &mut String) {
         json.clear();
         for (index, (name, value)) in COLUMNS.iter().zip(self.fields).enumerate() {
             json.push(if index == 0 { '{' } else { ',' });
@@ -111,7 +130,9 @@ impl<'a> Flight<'a> {
 fn parse_time(text: &str) -> Result<Timestamp> {
     let bytes = text.as_bytes();
     let shape_is_right = bytes.len() == 20
-        && [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':'), (19, b'Z')].iter().all(|(at, mark)| bytes[*at] == *mark);
+        && [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':'), (19, b'Z')]
+            .iter()
+            .all(|(at, mark)| bytes[*at] == *mark);
     if !shape_is_right {
         bail!("`{text}` is not a time");
     }

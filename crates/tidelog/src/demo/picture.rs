@@ -18,7 +18,11 @@ pub(super) struct Places {
 /// Draws one line a place, as long as its share.
 pub(super) fn draw(places: Places) -> String {
     const WIDTH: u64 = 48;
-    let rows = [("hot", places.local, "local disk, journal included"), ("cache", places.cache, "chunks read from the bucket"), ("bucket", places.bucket, "sealed segments")];
+    let rows = [
+        ("hot", places.local, "local disk, journal included"),
+        ("cache", places.cache, "chunks read from the bucket"),
+        ("bucket", places.bucket, "sealed segments"),
+    ];
     let most = rows.iter().map(|row| row.1).max().unwrap_or(0).max(1);
     let mut picture = String::from("where the bytes live\n");
     for (name, bytes, what) in rows {

@@ -27,7 +27,8 @@ impl Progress {
     /// Begins a step of `total` units.
     pub(super) fn step(self, name: &'static str, total: u64) -> Bar {
         let bar = self.on_terminal.then(|| {
-            let style = ProgressStyle::with_template("{msg:<16} {bar:40.cyan} {human_pos}/{human_len}  {per_sec}");
+            let style =
+                ProgressStyle::with_template("{msg:<16} {bar:40.cyan} {human_pos}/{human_len}  {per_sec}");
             let bar = ProgressBar::new(total).with_message(name);
             match style {
                 Ok(style) => bar.with_style(style),

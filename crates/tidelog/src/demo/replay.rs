@@ -11,7 +11,9 @@ use super::{
     load::{AIRCRAFT_TOPIC, FLIGHTS_TOPIC, PARTITIONS},
     progress::{Bar, Progress},
 };
-use crate::client::{self, ClientError, Connection, PartitionReader, ReadRecord, StartAt, TopicMetadata, partition_of};
+use crate::client::{
+    self, ClientError, Connection, PartitionReader, ReadRecord, StartAt, TopicMetadata, partition_of,
+};
 
 /// What a replay found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -43,13 +45,19 @@ fn key_in(topic: &str, flight: &Flight<'_>) -> Option<String> {
 async fn replay_topic(address: &str, source: &Flights, topic: &str, bar: &Bar) -> Result<(u64, u64)> {
     let mut connection = Connection::open(address).await?;
     let metadata = client::topic_metadata(&mut connection, &TopicName::new(topic)?).await?;
-    let partitions = (0..metadata.leaders.len()).map(|partition| replay_partition(source, &metadata, partition, bar));
+    let partitions =
+        (0..metadata.leaders.len()).map(|partition| replay_partition(source, &metadata, partition, bar));
     let found = try_join_all(partitions).await?;
     bar.done();
     Ok(found.iter().fold((0, 0), |(records, wrong), part| (records + part.0, wrong + part.1)))
 }
 
-async fn replay_partition(source: &Flights, metadata: &TopicMetadata, partition: usize, bar: &Bar) -> Result<(u64, u64)> {
+async fn replay_partition(
+    source: &Flights,
+    metadata: &TopicMetadata,
+    partition: usize,
+    bar: &Bar,
+) -> Result<(u64, u64)> {
     let topic = metadata.name.as_str();
     let mine = u32::try_from(partition)?;
     let mut expected = source.iter().filter_map(|flight| match flight {
@@ -100,7 +108,9 @@ async fn fetch(reader: &mut PartitionReader) -> Result<Vec<ReadRecord>> {
     for tried in 1..=TRIES {
         match reader.fetch(Duration::from_secs(5)).await {
             Ok(records) => return Ok(records),
-            Err(error) if tried < TRIES && may_pass(&error) => tokio::time::sleep(Duration::from_millis(50 * tried)).await,
+            Err(error) if tried < TRIES && may_pass(&error) => {
+                tokio::time::sleep(Duration::from_millis(50 * tried)).await
+            }
             Err(error) => return Err(error).context("replay"),
         }
     }

@@ -45,18 +45,24 @@ impl NodeAdmin {
     pub(super) fn serves(&self, controller: &Controller, replicas: &ReplicaManager, store: &Arc<Store>) {
         let serving =
             Serving { controller: controller.clone(), replicas: replicas.clone(), store: Arc::clone(store) };
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = State { waits_for: None, serving: Some(serving) };
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) =
+            State { waits_for: None, serving: Some(serving) };
     }
 
     fn serving(&self) -> Result<Serving, AdminError> {
         let state = self.state();
         state.serving.ok_or_else(|| {
-            AdminError::Unavailable(format!("the node starts: it waits for {}", state.waits_for.unwrap_or("its first part")))
+            AdminError::Unavailable(format!(
+                "the node starts: it waits for {}",
+                state.waits_for.unwrap_or("its first part")
+            ))
         })
     }
 }
 
-fn answer(document: impl Future<Output = Result<serde_json::Value, AdminError>> + Send + 'static) -> AdminAnswer {
+fn answer(
+    document: impl Future<Output = Result<serde_json::Value, AdminError>> + Send + 'static,
+) -> AdminAnswer {
     Box::pin(document)
 }
 
@@ -109,13 +115,16 @@ impl AdminSource for NodeAdmin {
     fn tier_segments(&self, query: SegmentsQuery) -> AdminAnswer {
         let serving = self.serving();
         answer(async move {
-            let topic = TopicName::new(&query.topic).map_err(|error| AdminError::Invalid(error.to_string()))?;
+            let topic =
+                TopicName::new(&query.topic).map_err(|error| AdminError::Invalid(error.to_string()))?;
             let found = serving?.store.tier_segments(&topic).await.ok_or_else(not_begun)?;
             let mut found = found.map_err(|error| match error {
                 SegmentsError::UnknownTopic(_) => AdminError::NotFound(error.to_string()),
                 SegmentsError::Page(_) => AdminError::Unavailable(error.to_string()),
             })?;
-            found.segments.retain(|segment| query.partition.is_none_or(|partition| segment.partition.0 == partition));
+            found
+                .segments
+                .retain(|segment| query.partition.is_none_or(|partition| segment.partition.0 == partition));
             found.segments.truncate(query.limit);
             serde_json::to_value(found).map_err(|error| AdminError::Unavailable(error.to_string()))
         })

@@ -7,7 +7,8 @@ use tidelog_broker::BrokerParts;
 use tidelog_log::{DirectoryLock, Log, LogConfig, RecoveredPartition};
 use tidelog_replica::{Metadata, ReplicaManager};
 use tidelog_runtime::{
-    Clock, Disk, FileDisk, FileDiskConfig, IdGen, RandomIds, Registry, Rng, Supervisor, SystemClock, SystemRng,
+    Clock, Disk, FileDisk, FileDiskConfig, IdGen, RandomIds, Registry, Rng, Supervisor, SystemClock,
+    SystemRng,
 };
 use tidelog_types::{BootId, ByteSize, ClusterId, DirectoryId};
 use tokio::runtime::Handle;
@@ -45,9 +46,16 @@ impl Parts {
     /// Takes the data directory for this process.
     pub(super) async fn lock_directory(&self, directory: &Path) -> Result<DirectoryLock> {
         let path = directory.to_owned();
-        let taken = self.supervisor.spawn_blocking("lock directory", move || DirectoryLock::acquire(&path)).join().await;
+        let taken = self
+            .supervisor
+            .spawn_blocking("lock directory", move || DirectoryLock::acquire(&path))
+            .join()
+            .await;
         taken.context("lock the data directory")?.with_context(|| {
-            format!("{}: stop the other process, or give this one a directory of its own with --data-dir", directory.display())
+            format!(
+                "{}: stop the other process, or give this one a directory of its own with --data-dir",
+                directory.display()
+            )
         })
     }
 
@@ -67,7 +75,8 @@ impl Parts {
         let journal_max = amount("log.journal.bytes.max").unwrap_or(log.journal_bytes_max.get());
         log.journal_bytes_max = ByteSize::bytes(journal_max.min(space.total / 10));
         if let Some(bytes) = amount("log.journal.file.bytes") {
-            log.journal_file_bytes = ByteSize::bytes(bytes.min((log.journal_bytes_max.get() / 4).max(1024 * 1024)));
+            log.journal_file_bytes =
+                ByteSize::bytes(bytes.min((log.journal_bytes_max.get() / 4).max(1024 * 1024)));
         }
         if let Some(bytes) = amount("log.tail.bytes") {
             log.tail_bytes = ByteSize::bytes(bytes);
@@ -75,8 +84,15 @@ impl Parts {
         if let Some(linger) = amount("log.flush.linger.ms") {
             log.flush_linger = std::time::Duration::from_millis(linger);
         }
-        log.descriptors_max = usize::try_from(descriptors().saturating_sub(DESCRIPTORS_KEPT).max(64) / 2).unwrap_or(64);
-        let opened = Log::open(log, Arc::clone(&self.disk), Arc::clone(&self.clock), self.supervisor.clone(), &self.registry);
+        log.descriptors_max =
+            usize::try_from(descriptors().saturating_sub(DESCRIPTORS_KEPT).max(64) / 2).unwrap_or(64);
+        let opened = Log::open(
+            log,
+            Arc::clone(&self.disk),
+            Arc::clone(&self.clock),
+            self.supervisor.clone(),
+            &self.registry,
+        );
         opened.await.context("open the log")
     }
 

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, bail};
 use tidelog_controller::Controller;
 use tidelog_object::{
-    ChunkCache, ClaimError, FoyerCache, FoyerConfig, ObjectClient, StoreOptions, StoreUrl, Usage, claim_prefix,
+    ChunkCache, ClaimError, FoyerCache, FoyerConfig, ObjectClient, StoreOptions, StoreUrl, claim_prefix,
 };
 use tidelog_replica::{ColdReader, ReplicaManager};
 use tidelog_tier::{ColdConfig, ColdTier, SegmentsError, Tier, TierConfig, TierSegments, TierStatus};
@@ -76,10 +76,10 @@ impl Store {
         self.client.url()
     }
 
-    /// Requests to the store and bytes of them, so far.
+    /// Body bytes of the GETs of cold reads, so far.
     #[must_use]
-    pub fn usage(&self) -> Usage {
-        self.client.usage()
+    pub fn cold_read_bytes(&self) -> u64 {
+        self.cold.get().map_or(0, |cold| cold.usage().get_bytes)
     }
 
     /// Takes the prefix for the cluster: false where the store does not say yet whose it is.
@@ -116,7 +116,8 @@ impl Store {
         let settings = &config.settings;
         let disk = settings.amount("tier.cache.bytes").map_or(ByteSize::ZERO, ByteSize::bytes);
         let cache = FoyerConfig { dir: config.data_dir.join("cache"), memory: CACHE_MEMORY, disk };
-        let cache = FoyerCache::new(cache, parts.supervisor.clone(), &parts.registry).context("tier.cache.bytes")?;
+        let cache =
+            FoyerCache::new(cache, parts.supervisor.clone(), &parts.registry).context("tier.cache.bytes")?;
         let cache = Arc::new(cache);
         let chunks: Arc<dyn ChunkCache> = Arc::clone(&cache) as _;
         let cold = ColdTier::new(
@@ -138,7 +139,8 @@ impl Store {
         // Both are set once, by this one call of a start.
         let _ = (self.cache.set(cache), self.cold.set(cold));
         let later = parts.clone();
-        let (store, parts, replicas, controller) = (Arc::clone(self), parts.clone(), replicas.clone(), controller.clone());
+        let (store, parts, replicas, controller) =
+            (Arc::clone(self), parts.clone(), replicas.clone(), controller.clone());
         let start = move || {
             let supervisor = parts.supervisor.clone();
             let tier = Tier::start(
@@ -163,13 +165,21 @@ impl Store {
     }
 
     /// Asks on in the background whose prefix it is; the tier begins once it is ours.
-    fn claim_later(self: &Arc<Self>, cluster_id: ClusterId, parts: &Parts, start: impl FnOnce() + Send + 'static) {
-        let (store, clock, ended) = (Arc::clone(self), Arc::clone(&parts.clock), parts.supervisor.shutdown_token());
+    fn claim_later(
+        self: &Arc<Self>,
+        cluster_id: ClusterId,
+        parts: &Parts,
+        start: impl FnOnce() + Send + 'static,
+    ) {
+        let (store, clock, ended) =
+            (Arc::clone(self), Arc::clone(&parts.clock), parts.supervisor.shutdown_token());
         let claiming = async move {
             loop {
                 match claim_prefix(&store.client, cluster_id).await {
                     Ok(_) => break start(),
-                    Err(ClaimError::Retriable(failure)) => tracing::warn!(%failure, "the prefix is not claimed yet"),
+                    Err(ClaimError::Retriable(failure)) => {
+                        tracing::warn!(%failure, "the prefix is not claimed yet")
+                    }
                     Err(refusal) => {
                         store.refused.send_replace(Some(refusal.to_string()));
                         return;
@@ -204,7 +214,10 @@ impl Store {
     }
 
     /// A topic's objects; none before the tier has begun.
-    pub(super) async fn tier_segments(&self, topic: &TopicName) -> Option<Result<TierSegments, SegmentsError>> {
+    pub(super) async fn tier_segments(
+        &self,
+        topic: &TopicName,
+    ) -> Option<Result<TierSegments, SegmentsError>> {
         match self.tier.get() {
             Some(tier) => Some(tier.segments(topic).await),
             None => None,

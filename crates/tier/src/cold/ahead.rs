@@ -15,6 +15,7 @@ use super::{
     Shared,
     fetch::runs,
     object::{OpenObject, Unit},
+    read::is_small,
     streams::{Cursor, Order, ReaderId},
 };
 
@@ -49,7 +50,7 @@ impl Shared {
             let (Cursor::Offset(at) | Cursor::Unit(at, _)) = cursor;
             // Errors are left to the reader, who meets them where they matter.
             let Ok(Some(entry)) = self.entry_at(place, at).await else { break };
-            let Ok(object) = self.open(place, &entry, false).await else { break };
+            let Ok(object) = self.open(place, &entry, is_small(&entry)).await else { break };
             let first = match cursor {
                 Cursor::Unit(_, unit) => unit,
                 Cursor::Offset(at) => object.unit_of(object.index.interval_for_offset(at)),

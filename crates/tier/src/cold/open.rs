@@ -21,6 +21,7 @@ use super::{
     flights::{Claim, Joined},
     get::Admission,
     object::{OpenObject, cut},
+    read::is_small,
     ring::NewUnit,
 };
 
@@ -170,7 +171,7 @@ impl Shared {
         // Small objects come whole with their index, in one request.
         let whole = start == entry.bytes
             && entry.position.checked_add(entry.bytes) == Some(index.position)
-            && entry.bytes.saturating_add(index.bytes) <= COLD_UNIT_BYTES;
+            && is_small(&entry);
         let requests = if start > 0 && !whole { 2 } else { 1 };
         let bytes = start.saturating_add(index.bytes);
         let Some(mut admission) = self.admit(requests, bytes, &[&claim]).await else { return };

@@ -2,6 +2,9 @@
 //!
 //! **Owns** the walk over entries, units and batches, and the cut of the answer. A hole (records that compaction took)
 //! leads on to the next entry (B91). Units hold whole batches, so that an answer is one slice of each unit.
+//!
+//! Until there is a record, a read waits for what it needs, together with what the answer can take whole. Once there is
+//! one, it goes on through what is in memory and waits for nothing: an answer may be shorter than was asked for.
 
 use std::sync::Arc;
 
@@ -9,7 +12,7 @@ use bytes::Bytes;
 use tidelog_format::{batch::BatchHeader, manifest::ManifestEntry};
 use tidelog_replica::{ColdError, ColdRead, ColdRecords};
 use tidelog_types::{
-    Offset,
+    Offset, TopicPartition,
     limits::{COLD_UNIT_BYTES, COLD_UNITS_PER_GET_MAX},
 };
 
@@ -93,6 +96,11 @@ pub(crate) fn batch_at(unit: &Bytes, at: usize) -> Result<(Offset, Offset, usize
     })
 }
 
+/// Whether an object is read whole, with its index.
+pub(crate) fn is_small(entry: &ManifestEntry) -> bool {
+    entry.bytes.saturating_add(entry.index.bytes) <= COLD_UNIT_BYTES
+}
+
 /// A part of a unit; a small one is copied, since it would pin the whole unit while it is sent.
 fn slice(unit: &Bytes, from: usize, to: usize) -> Bytes {
     match to - from {
@@ -148,12 +156,17 @@ impl Shared {
         answer: &mut Answer<'_>,
     ) -> Result<Left, ColdError> {
         let place = read.place.place;
-        let small = entry.bytes.saturating_add(entry.index.bytes) <= COLD_UNIT_BYTES;
-        let object = self.open(&read.place, entry, small || at <= entry.range.base).await?;
+        if !answer.is_empty() && self.objects.get(&(place, entry.object)).is_none() {
+            return Ok(Left::Full);
+        }
+        let object = self.open(&read.place, entry, is_small(entry) || at <= entry.range.base).await?;
         let mut interval = object.index.interval_for_offset(at);
         loop {
             let first = object.unit_of(interval);
-            let wanted = first..self.last_wanted(&object, interval, answer) + 1;
+            if !answer.is_empty() && !self.is_in_ring(place, &object, first) {
+                return Ok(Left::Full);
+            }
+            let wanted = first..self.last_wanted(place, &object, interval, answer) + 1;
             let from = object.within_unit(interval).start;
             let (units, failed) = self.units(place, &object, wanted.clone()).await;
             for (number, bytes) in wanted.clone().zip(&units) {
@@ -172,31 +185,42 @@ impl Shared {
             if interval >= object.index.intervals().len() {
                 return Ok(Left::On(entry.range.end));
             }
-            // Before the first record there is nothing that could be enough.
             if !answer.is_empty() && answer.bytes >= read.bytes_max {
                 return Ok(Left::Full);
             }
         }
     }
 
-    /// The last unit to ask for at once: where the answer is full, the read ends or a request is.
-    fn last_wanted(&self, object: &OpenObject, interval: usize, answer: &Answer<'_>) -> usize {
+    /// The last unit to ask for at once: those that the answer can take whole, and then what is in memory.
+    fn last_wanted(
+        &self,
+        place: TopicPartition,
+        object: &OpenObject,
+        interval: usize,
+        answer: &Answer<'_>,
+    ) -> usize {
         let first = object.unit_of(interval);
         let left = answer.read.bytes_max.saturating_sub(answer.bytes) as u64;
         let to = object.index.intervals()[interval].position.saturating_add(left);
-        let units_max = usize::try_from(COLD_UNITS_PER_GET_MAX).unwrap_or(1);
-        let more = object.units[first + 1..]
-            .iter()
-            .take(units_max - 1)
-            .take_while(|unit| unit.position.start < to && unit.base < answer.read.end);
-        first + more.count()
+        let last_max = first.saturating_add(usize::try_from(COLD_UNITS_PER_GET_MAX).unwrap_or(1));
+        let is_wanted = |at: &usize| {
+            let unit = &object.units[*at];
+            let whole = answer.is_empty() && unit.position.end <= to;
+            let reached = unit.position.start < to && unit.base < answer.read.end;
+            reached && (whole || self.is_in_ring(place, object, *at))
+        };
+        (first + 1..object.units.len().min(last_max)).take_while(is_wanted).last().unwrap_or(first)
+    }
+
+    fn is_in_ring(&self, place: TopicPartition, object: &OpenObject, unit: usize) -> bool {
+        self.ring.holds(&self.chunk_key(place, &object.entry, object.units[unit].number))
     }
 
     /// A reader took offsets of a unit: where they were taken before, the unit goes to the cache.
     fn note_taken(
         &self,
         object: &OpenObject,
-        place: tidelog_types::TopicPartition,
+        place: TopicPartition,
         number: usize,
         (from, to): (Offset, Offset),
         bytes: &Bytes,
