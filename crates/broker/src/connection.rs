@@ -213,13 +213,13 @@ async fn read_requests(
         };
         node.metrics.bytes_in.add(u64::try_from(frame.bytes.len()).unwrap_or(0));
         let request = match Request::decode(frame.bytes, frame.permit) {
-            Ok(request) => Box::new(request),
+            Ok(request) => request,
             Err(error) => return End::BadRequest(error),
         };
         let barrier = !request.is_produce() || in_work.any_barrier();
         in_work.begin(barrier);
         let pending = if barrier {
-            Pending::Whole(request)
+            Pending::Whole(Box::new(request))
         } else {
             match handlers::start_produce(node, request).await {
                 Ok(started) => Pending::Produce(started),

@@ -176,7 +176,7 @@ pub(crate) async fn run(
 ) -> Result<Answer, BadRequest> {
     check_served(&request)?;
     if request.is_produce() {
-        let started = api::produce::start(node, request).await?;
+        let started = api::produce::start(node, *request).await?;
         return api::produce::finish(node, caller, started).await;
     }
     let (api, began) = (request.header.api, node.clock.monotonic());
@@ -186,7 +186,7 @@ pub(crate) async fn run(
 }
 
 /// Starts a Produce: when this is done its batches are appended, or refused.
-pub(crate) async fn start_produce(node: &Node, request: Box<Request>) -> Result<Box<Started>, BadRequest> {
+pub(crate) async fn start_produce(node: &Node, request: Request) -> Result<Box<Started>, BadRequest> {
     check_served(&request)?;
     api::produce::start(node, request).await
 }

@@ -92,7 +92,7 @@ pub(crate) struct Started {
 /// Appends the batches of a request, in its order. [`finish`] waits for the acks and makes the answer.
 ///
 /// One partition after the other: an append is short and does not wait for its sync, so all of them share the next round.
-pub(crate) async fn start(node: &Node, mut request: Box<Request>) -> Result<Box<Started>, BadRequest> {
+pub(crate) async fn start(node: &Node, mut request: Request) -> Result<Box<Started>, BadRequest> {
     let (version, began) = (request.header.version, node.clock.monotonic());
     let body =
         if version < VERSION_MIN { read_old(&mut request)? } else { request.body::<ProduceRequest>()? };

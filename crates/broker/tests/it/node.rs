@@ -80,7 +80,7 @@ impl Node {
         let log_config = LogConfig {
             journal_bytes_max: ByteSize::mib(64),
             journal_file_bytes: ByteSize::mib(8),
-            tail_bytes: ByteSize::mib(64),
+            tail_bytes: ByteSize::mib(16),
             reserve_bytes: ByteSize::ZERO,
             free_space_floor_percent: 0,
             ..LogConfig::new(path("log"), DIRECTORY)
