@@ -177,7 +177,10 @@ impl PartitionLog {
     ///
     /// # Errors
     /// Nothing was appended. [`AppendError::NoSpace`] and [`AppendError::Backpressure`] may be retried.
-    pub fn append(&self, batches: Vec<AppendBatch>) -> Result<Offset, AppendError> {
+    pub fn append<B>(&self, batches: B) -> Result<Offset, AppendError>
+    where
+        B: AsRef<[AppendBatch]> + IntoIterator<Item = AppendBatch>,
+    {
         let engine = &self.engine;
         engine.accepting()?;
         if !engine.space_ok() {
@@ -188,11 +191,11 @@ impl PartitionLog {
             return Err(AppendError::Backpressure);
         }
         let now = engine.clock.monotonic();
-        let appended_bytes = batches.iter().map(|batch| batch.body.len() + 61).sum::<usize>();
+        let appended_bytes = batches.as_ref().iter().map(|batch| batch.body.len() + 61).sum::<usize>();
         let mut state = self.partition.lock();
-        check_order(&state, &batches)?;
-        let mut pieces = Vec::with_capacity(batches.len());
-        let mut charges = Vec::with_capacity(batches.len());
+        check_order(&state, batches.as_ref())?;
+        let mut pieces = Vec::with_capacity(batches.as_ref().len());
+        let mut charges = Vec::with_capacity(pieces.capacity());
         for batch in batches {
             let (body, charge) = keep(batch.body, batch.frame_bytes, appended_bytes);
             let header = Bytes::copy_from_slice(&batch.header);

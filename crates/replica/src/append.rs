@@ -179,7 +179,7 @@ impl Partition {
             leader_epoch,
             frame_bytes: prepared.frame_bytes,
         };
-        self.log.append(vec![stored]).map_err(|refused| match refused {
+        self.log.append([stored]).map_err(|refused| match refused {
             LogRefusal::Backpressure => Refusal::Backpressure,
             LogRefusal::NoSpace => AppendError::NoSpace.into(),
             refused @ (LogRefusal::Fenced { .. } | LogRefusal::OutOfOrder { .. } | LogRefusal::Failed(_)) => {

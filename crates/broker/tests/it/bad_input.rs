@@ -180,14 +180,12 @@ async fn a_batch_that_breaks_a_rule_gets_its_code_and_the_others_are_served() {
             ErrorCode::InvalidRecord,
         ),
     ];
-    let mut served = 0;
-    for (what, records, code) in cases {
+    for ((what, records, code), served) in cases.into_iter().zip(0..) {
         let good = batch(Codec::None, 1_000, &[b"good"]).to_bytes();
         let mut response = client.call(9, &wide("t", vec![(0, records), (1, good)])).await;
         let partitions = response.responses.remove(0).partition_responses;
         assert_eq!((partitions[0].error_code, partitions[0].base_offset), (code.code(), -1), "{what}");
         assert_eq!((partitions[1].error_code, partitions[1].base_offset), (0, served), "{what}");
-        served += 1;
     }
     assert_eq!(client.fetch("t", 0, 0).await.high_watermark, 0, "nothing was appended");
     node.stop().await;

@@ -1,5 +1,7 @@
 //! The broker over sockets, on a real log in a folder of its own.
 
+#![allow(clippy::unwrap_used, reason = "a failed step of a test ends it, and says where")]
+
 mod admin;
 mod api_versions;
 mod bad_input;

@@ -130,6 +130,8 @@ pub struct RoundEncoder {
     bytes: u64,
     parts: Vec<Bytes>,
     pending: BytesMut,
+    /// One entry's header while it is made; kept, so that a round makes one allocation for all of them.
+    scratch: Vec<u8>,
 }
 
 /// A round, ready for one positioned write.
@@ -159,6 +161,7 @@ impl RoundEncoder {
             bytes: ROUND_HEADER_BYTES,
             parts: Vec::new(),
             pending: BytesMut::new(),
+            scratch: Vec::new(),
         }
     }
 
@@ -221,6 +224,7 @@ impl RoundEncoder {
         let padding = length.next_multiple_of(ENTRY_ALIGNMENT) - length;
         self.pending.put_zeros(usize::try_from(padding).expect("less than 8"));
         self.bytes += length + padding;
+        self.scratch = entry;
         self.end_entry(place, position);
         position
     }
@@ -291,13 +295,16 @@ impl RoundEncoder {
         seal_entry(&mut entry);
         self.pending.put(&entry);
         self.bytes += entry.len() as u64;
+        self.scratch = entry;
         self.end_entry(place, position);
         position
     }
 
     /// The fields that all entries share, with room for the checksum.
-    fn entry_head(&self, kind: u8, place: TopicPartition, epoch: LeaderEpoch, offset: Offset) -> Vec<u8> {
-        let mut entry = Vec::with_capacity(APPEND_HEADER_BYTES);
+    fn entry_head(&mut self, kind: u8, place: TopicPartition, epoch: LeaderEpoch, offset: Offset) -> Vec<u8> {
+        let mut entry = std::mem::take(&mut self.scratch);
+        entry.clear();
+        entry.reserve(APPEND_HEADER_BYTES);
         entry.put(&ENTRY_MAGIC);
         entry.put_u8(VERSION);
         entry.put_u8(kind);
@@ -311,12 +318,11 @@ impl RoundEncoder {
     }
 
     fn end_entry(&mut self, place: TopicPartition, position: JournalPosition) {
-        let mut trailer = Vec::new();
-        trailer.put_topic_partition(place);
-        let crc = trailer_crc(self.generation, position, &trailer);
-        trailer.put_u32(crc);
-        self.pending.put(&trailer);
-        self.bytes += trailer.len() as u64;
+        let start = self.pending.len();
+        self.pending.put_topic_partition(place);
+        let crc = trailer_crc(self.generation, position, &self.pending[start..]);
+        self.pending.put_u32(crc);
+        self.bytes += (self.pending.len() - start) as u64;
         self.entry_count += 1;
     }
 }

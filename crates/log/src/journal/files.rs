@@ -25,6 +25,9 @@ pub(crate) const BLOCK: u64 = 4096;
 /// Zeros are written in pieces of this size.
 const FILL_BYTES: usize = 1024 * 1024;
 
+/// What a new file is filled with: of the program, not of the heap, for every file needs it.
+static ZEROS: [u8; FILL_BYTES] = [0; FILL_BYTES];
+
 /// Spare files kept; more are removed.
 const SPARES_MAX: usize = 2;
 
@@ -209,7 +212,7 @@ impl Files {
         let file = self.disk.open(&path, OpenMode::CreateOrTruncate, Lane::Background).await?;
         file.allocate(length).await?;
         // Blocks that were only reserved cost a change of the file's map at their first sync; zeros written now do not.
-        let zeros = Bytes::from(vec![0_u8; FILL_BYTES]);
+        let zeros = Bytes::from_static(&ZEROS);
         let mut position = 0;
         while position < length {
             let piece = usize::try_from(length - position).unwrap_or(FILL_BYTES).min(FILL_BYTES);
