@@ -62,7 +62,7 @@ def consume(node, topic, count, offset=OFFSET_BEGINNING, partition=0, **options)
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_every_codec_comes_back_hot_cold_and_cached(node, admin, topic, codec):
-    create(admin, topic)
+    create(admin, topic, retention_ms=-1)
     records = [(f"k{i}".encode(), (f"v{i}-" * 20).encode(), 1_600_000_000_000 + i) for i in range(1000)]
     assert produce(node, topic, records, **{"compression.type": codec}) == list(range(1000))
     for state in ("hot", "cold", "cached"):
@@ -87,7 +87,7 @@ def test_an_idempotent_producer_stores_each_record_once_and_in_order(node, admin
 
 # B22: a hit is never below the asked time, and no hit is no offset.
 def test_look_ups_by_time_are_exact_hot_and_cold(node, admin, topic):
-    create(admin, topic)
+    create(admin, topic, retention_ms=-1)
     base = 1_600_000_000_000
     # Times go up, fall back and go up again.
     times = [base + t for t in [0, 10, 20, 30, 5, 6, 40, 35, 50]]
@@ -110,7 +110,7 @@ def test_look_ups_by_time_are_exact_hot_and_cold(node, admin, topic):
 
 
 def test_special_offsets_span_the_tiers(node, admin, topic):
-    create(admin, topic)
+    create(admin, topic, retention_ms=-1)
     base = 1_600_000_000_000
     produce(node, topic, [(None, b"x", base + t) for t in [1, 99, 2]])
     node.wait_cold(topic)

@@ -170,7 +170,7 @@ async fn story(node: &Node, data_dir: &Path, progress: Progress) -> Result<Repor
     let replay_s = (clock.monotonic() - replay_begun).as_secs_f64();
     let read = node.store().cold_read_bytes() - read_before;
     let cache_bytes = measure::allocated(&data_dir.join("cache"))?;
-    let Loaded { flights, aircraft, bytes: _ } = loaded;
+    let Loaded { flights, aircraft } = loaded;
     let Replayed { flights: flights_replayed, aircraft: aircraft_replayed, mismatched } = replayed;
     Ok(Report {
         records_produced: flights,

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{
     local, process,
-    stores::{self, StoreKind},
+    stores::{self, RunningStore, StoreKind},
 };
 
 /// What the client tests install: exact versions, so that a run tomorrow tests what today's did.
@@ -19,6 +19,16 @@ const REQUIREMENTS: [&str; 7] = [
     "python-snappy",
     "pytest==9.0.2",
 ];
+
+/// The bucket client's own contract against the real server. The whole workspace is named, so that nothing is built anew.
+fn object_client(store: &RunningStore) -> Result<()> {
+    let Some(endpoint) = &store.endpoint else { return Ok(()) };
+    let mut tests = process::cargo();
+    tests.args(["test", "--release", "--workspace", "--quiet", "--test", "it", "--", "real_server::"]);
+    tests.env("TIDELOG_TEST_S3_ENDPOINT", endpoint);
+    tests.envs(store.environment.iter().map(|(name, value)| (name, value)));
+    process::run(&mut tests)
+}
 
 /// Runs the client tests on each of `kinds`, or on all that this machine can run.
 ///
@@ -48,6 +58,10 @@ pub fn run(kinds: &[StoreKind], filter: Option<&str>) -> Result<()> {
             .env("TIDELOG_TEST_SCRATCH", &folder)
             .envs(store.environment.iter().map(|(name, value)| (name, value)));
         println!("clients on {}", kind.name());
+        if let Err(error) = object_client(&store) {
+            eprintln!("{error:#}");
+            failed.push(kind.name());
+        }
         if let Err(error) = process::run(&mut tests) {
             eprintln!("{error:#}");
             failed.push(kind.name());

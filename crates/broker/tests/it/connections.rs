@@ -3,8 +3,12 @@
 use std::time::Duration;
 
 use tidelog_format::codec::Codec;
-use tidelog_testkit::raw_client::{batch, fetch_request, partition_of, produce_request};
-use tidelog_wire::messages::{ApiVersionsRequest, FetchRequest, ProduceRequest};
+use tidelog_testkit::raw_client::{
+    batch, fetch_request, partition_data, partition_of, produce_request, values,
+};
+use tidelog_wire::messages::{
+    ApiVersionsRequest, CreateTopicsRequest, FetchRequest, ProduceRequest, create_topics::CreatableTopic,
+};
 
 use crate::node::{DEADLINE, Node, Options};
 
@@ -63,5 +67,30 @@ async fn a_client_that_closes_its_sending_half_gets_its_answers() {
     client.finish_sending().await;
     assert_eq!(partition_of(client.receive::<ProduceRequest>(9, id).await).error_code, 0);
     assert_eq!(client.closed().await, Vec::<u8>::new());
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_sent_behind_a_request_sees_its_effect() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    // Nothing is waited for between the three.
+    let topic = CreatableTopic {
+        name: "t".into(),
+        num_partitions: 1,
+        replication_factor: 1,
+        ..CreatableTopic::default()
+    };
+    let create = CreateTopicsRequest { topics: vec![topic], timeout_ms: 10_000, validate_only: false };
+    let records = batch(Codec::None, 1, &[b"x"]).to_bytes();
+    let created = client.send(7, &create).await;
+    let produced = client.send(9, &produce_request("t", 0, -1, records)).await;
+    let fetched = client.send(12, &fetch_request(&[("t", 0, 0)])).await;
+    assert_eq!(client.receive::<CreateTopicsRequest>(7, created).await.topics[0].error_code, 0);
+    assert_eq!(partition_of(client.receive::<ProduceRequest>(9, produced).await).error_code, 0);
+    assert_eq!(
+        values(&partition_data(client.receive::<FetchRequest>(12, fetched).await)),
+        [(0, b"x".to_vec())]
+    );
     node.stop().await;
 }

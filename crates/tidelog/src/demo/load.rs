@@ -26,8 +26,6 @@ pub(super) struct Loaded {
     pub(super) flights: u64,
     /// Into topic `aircraft`.
     pub(super) aircraft: u64,
-    /// Bytes of keys and values.
-    pub(super) bytes: u64,
 }
 
 /// Deletes both topics where an earlier run left them, and makes them anew.
@@ -64,22 +62,19 @@ pub(super) async fn load(address: &str, progress: &Progress) -> Result<Loaded> {
     let mut aircraft = Producer::connect(address, &TopicName::new(AIRCRAFT_TOPIC)?, options).await?;
     let bar = progress.step("produce", FLIGHT_COUNT);
     let mut json = String::new();
-    let mut bytes = 0;
     for flight in source.iter() {
         let flight = flight?;
         flight.write_json(&mut json);
         let key = flight.key();
         let value = Some(json.as_bytes());
         flights.send(&NewRecord { key: Some(key.as_bytes()), value, timestamp: flight.time() }).await?;
-        bytes += u64::try_from(key.len() + json.len())?;
         if let Some(tail) = flight.aircraft() {
             aircraft.send(&NewRecord { key: Some(tail.as_bytes()), value, timestamp: flight.time() }).await?;
-            bytes += u64::try_from(tail.len() + json.len())?;
         }
         bar.add(1);
     }
     flights.flush().await?;
     aircraft.flush().await?;
     bar.done();
-    Ok(Loaded { flights: flights.acknowledged(), aircraft: aircraft.acknowledged(), bytes })
+    Ok(Loaded { flights: flights.acknowledged(), aircraft: aircraft.acknowledged() })
 }

@@ -84,6 +84,11 @@ impl Parts {
         if let Some(linger) = amount("log.flush.linger.ms") {
             log.flush_linger = std::time::Duration::from_millis(linger);
         }
+        if let Some(lag) = amount("tier.upload.max.lag.ms") {
+            // What waits in memory only is not sealed yet: the wait must not be what makes an upload late.
+            let half = std::time::Duration::from_millis((lag / 2).max(50));
+            log.write_behind_delay = log.write_behind_delay.min(half);
+        }
         log.descriptors_max =
             usize::try_from(descriptors().saturating_sub(DESCRIPTORS_KEPT).max(64) / 2).unwrap_or(64);
         let opened = Log::open(
