@@ -150,11 +150,7 @@ impl AsciiChart {
 
     /// Adds a row.
     #[must_use]
-    #[expect(
-        clippy::should_implement_trait,
-        clippy::needless_pass_by_value,
-        reason = "the interface that openraft calls"
-    )]
+    #[allow(clippy::should_implement_trait, reason = "the interface that openraft calls")]
     pub fn add(mut self, name: &str, histogram: Histogram) -> Self {
         self.rows.push((name.to_owned(), histogram.percentile_stats()));
         self
