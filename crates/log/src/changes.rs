@@ -3,13 +3,14 @@
 //! **Owns** that order. A change takes effect in memory at once, so that no reader sees what is about to go, and holds the
 //! partition's files lock until the files agree.
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use tidelog_types::Offset;
 
 use crate::{
     LogFailure,
     engine::{Engine, lock},
+    fence,
     files::Files,
     journal::{Entry, Request},
     partition::{Partition, State},
@@ -51,7 +52,11 @@ impl Engine {
             self.write_behind(partition, &mut files).await?;
             files.seal(self, partition).await
         };
-        rolled.await.map_err(|error| self.fail_partition(partition, "roll", error))
+        rolled.await.map_err(|error| match error.kind() {
+            // Nothing is lost: the segment stays active, and is sealed when there is room again.
+            io::ErrorKind::StorageFull => self.full_disk(partition, "roll", error),
+            _ => self.fail_partition(partition, "roll", error),
+        })
     }
 
     pub(crate) async fn truncate(&self, partition: &Arc<Partition>, to: Offset) -> Result<(), LogFailure> {
@@ -72,8 +77,9 @@ impl Engine {
             // Nothing of what stays is served: the log is empty at its start.
             return self.reset_holding(partition, &mut files, floor).await;
         }
-        let (ticket, to, freed, unwritten) = {
+        let (ticket, to, freed, unwritten, was_fenced) = {
             let mut state = partition.lock();
+            let was_fenced = state.fenced.is_some();
             let to = to.min(state.log_end);
             let (freed, unwritten) = state.tail.truncate(to);
             state.cut_to(to);
@@ -83,11 +89,15 @@ impl Engine {
             } else {
                 self.push(partition, &state, Request::Truncate(to))
             };
-            (ticket, to, freed, unwritten)
+            (ticket, to, freed, unwritten, was_fenced)
         };
         self.pool.forget(freed, unwritten);
         self.pool.forget_batches(partition);
         self.synced(ticket).await?;
+        if was_fenced {
+            let lifted = fence::lift(self, partition.place).await;
+            lifted.map_err(|error| self.fail_partition(partition, "lift fence", error))?;
+        }
         let cut = files.truncate(self, partition, to).await;
         tracing::info!(place = %partition.place, offset = %to, "log truncated");
         cut.map_err(|error| self.fail_partition(partition, "truncate", error))
@@ -105,22 +115,27 @@ impl Engine {
         files: &mut Files,
         start: Offset,
     ) -> Result<(), LogFailure> {
-        let (ticket, freed, unwritten) = {
+        let (ticket, freed, unwritten, was_fenced) = {
             let mut state = partition.lock();
             if state.deleted {
                 return Err(LogFailure::Deleted);
             }
+            let was_fenced = state.fenced.is_some();
             let (freed, unwritten) = state.tail.clear();
             let (config, cut) = (state.config.clone(), state.cut);
             let tail = std::mem::take(&mut state.tail);
             let aging = state.aging;
             *state = State { cut: cut + 1, tail, aging, ..State::empty(config, start) };
-            (self.push(partition, &state, Request::Reset(start)), freed, unwritten)
+            (self.push(partition, &state, Request::Reset(start)), freed, unwritten, was_fenced)
         };
         let old = partition.segments.swap(Arc::new(Vec::new()));
         self.pool.forget(freed, unwritten);
         self.pool.forget_batches(partition);
         self.synced(ticket).await?;
+        if was_fenced {
+            let lifted = fence::lift(self, partition.place).await;
+            lifted.map_err(|error| self.fail_partition(partition, "lift fence", error))?;
+        }
         for segment in old.iter() {
             self.descriptors.forget(&segment.path(segment::LOG));
             self.descriptors.forget(&segment.path(segment::INDEX));

@@ -177,6 +177,18 @@ impl Engine {
         failure
     }
 
+    /// The answer to a work that found the disk full: producers are refused, and nothing else stops.
+    pub(crate) fn full_disk(
+        &self,
+        partition: &Partition,
+        operation: &'static str,
+        source: io::Error,
+    ) -> LogFailure {
+        tracing::error!(place = %partition.place, operation, error = %source, "the disk is full");
+        self.space_ok.store(false, Ordering::Relaxed);
+        LogFailure::Partition { place: partition.place, operation, source: Arc::new(source) }
+    }
+
     pub(crate) fn space_ok(&self) -> bool {
         self.space_ok.load(Ordering::Relaxed)
     }
@@ -263,15 +275,21 @@ impl Log {
     fn start(&self) {
         let engine = &self.engine;
         let supervisor = &engine.supervisor;
+        let committing = guarded(engine, committer::run(Arc::clone(engine)));
+        let aging = guarded(engine, Arc::clone(engine).run_aging());
+        let checkpoints = guarded(engine, checkpoint::run(Arc::clone(engine)));
+        let segments = guarded(engine, crate::read::learn_segments(Arc::clone(engine)));
+        let files = guarded(engine, journal::files::run(Arc::clone(engine)));
         let mut tasks = vec![
-            supervisor.spawn("log committer", committer::run(Arc::clone(engine))),
-            supervisor.spawn_back("log aging", Arc::clone(engine).run_aging()),
-            supervisor.spawn_back("log checkpoints", checkpoint::run(Arc::clone(engine))),
-            supervisor.spawn_back("log segments", crate::read::learn_segments(Arc::clone(engine))),
-            supervisor.spawn_back("log journal files", journal::files::run(Arc::clone(engine))),
+            supervisor.spawn("log committer", committing),
+            supervisor.spawn_back("log aging", aging),
+            supervisor.spawn_back("log checkpoints", checkpoints),
+            supervisor.spawn_back("log segments", segments),
+            supervisor.spawn_back("log journal files", files),
         ];
         for _ in 0..WRITE_BEHIND_WORKERS {
-            tasks.push(supervisor.spawn_back("log write-behind", Arc::clone(engine).run_write_behind()));
+            let writing = guarded(engine, Arc::clone(engine).run_write_behind());
+            tasks.push(supervisor.spawn_back("log write-behind", writing));
         }
         *lock(&engine.tasks) = tasks;
     }
@@ -395,5 +413,22 @@ impl Log {
             free_bytes: engine.free_bytes.load(Ordering::Relaxed),
             failure: engine.check().err(),
         }
+    }
+}
+
+/// Stops the log when the work panics: a node whose log lost a task would look healthy and acknowledge nothing.
+fn guarded<W: Future<Output = ()>>(engine: &Arc<Engine>, work: W) -> impl Future<Output = ()> + use<W> {
+    struct Guard(Arc<Engine>);
+    impl Drop for Guard {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                self.0.fail(LogFailure::Panicked);
+            }
+        }
+    }
+    let guard = Guard(Arc::clone(engine));
+    async move {
+        let _guard = guard;
+        work.await;
     }
 }

@@ -32,6 +32,9 @@ pub enum LogFailure {
         /// The system's error.
         source: Arc<io::Error>,
     },
+    /// A task of the log panicked: a bug. A person must look.
+    #[error("a task of the log panicked")]
+    Panicked,
     /// The log was closed.
     #[error("the log is closed")]
     Closed,

@@ -90,26 +90,24 @@ impl Files {
         !self.unsynced && !self.names_unsynced
     }
 
-    /// Writes batches behind the last one, beginning segments as the settings say.
+    /// Writes the first batches behind the last one, as many as go into one segment, which it begins where the settings say
+    /// so. Answers how many; after an error none of them counts.
     pub(crate) async fn append(
         &mut self,
         engine: &Engine,
         partition: &Partition,
         batches: &[TailBatch],
-    ) -> io::Result<()> {
-        let mut first = 0;
-        while let Some(batch) = batches.get(first) {
-            if self.must_roll(engine, partition, batch) {
-                self.seal(engine, partition).await?;
-            }
-            if self.active.is_none() {
-                self.begin(engine, partition, batch).await?;
-            }
-            let count = self.fitting(partition, &batches[first..]);
-            self.write(engine, partition, &batches[first..first + count]).await?;
-            first += count;
+    ) -> io::Result<usize> {
+        let Some(batch) = batches.first() else { return Ok(0) };
+        if self.must_roll(engine, partition, batch) {
+            self.seal(engine, partition).await?;
         }
-        Ok(())
+        if self.active.is_none() {
+            self.begin(engine, partition, batch).await?;
+        }
+        let count = self.fitting(partition, batches);
+        self.write(engine, partition, &batches[..count]).await?;
+        Ok(count)
     }
 
     fn must_roll(&self, engine: &Engine, partition: &Partition, batch: &TailBatch) -> bool {

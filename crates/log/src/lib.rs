@@ -27,6 +27,7 @@ mod data_dir;
 mod descriptors;
 mod engine;
 mod error;
+mod fence;
 mod files;
 mod journal;
 mod metrics;

@@ -29,6 +29,7 @@ use crate::{
     LogConfig, OpenError, PartitionConfig, PartitionLog, RecoveryReport, checkpoint,
     data_dir::{self, failed},
     engine::Engine,
+    fence,
     files::{EPOCHS, Files, FoundFolder},
     journal::{
         self,
@@ -140,8 +141,16 @@ async fn read_checkpoint(disk: &dyn Disk, directory: &Path, new: bool) -> Result
         Some(bytes) => Checkpoint::decode(&bytes).map_err(|error| damaged(error.to_string())),
         // A crash between the first open's meta file and its checkpoint.
         None if new => Ok(Checkpoint::default()),
+        // No partition is made before the first checkpoint: one that is gone was lost, and with it what it says of them.
         None => {
-            tracing::warn!(path = %path.display(), "no checkpoint: the journal is played from its beginning");
+            let entries = disk.list_dir(directory).await.map_err(failed("list", directory))?;
+            let is_partition = |name: &str| name.parse::<TopicPartition>().is_ok();
+            if entries.iter().any(|entry| entry.is_dir && is_partition(&entry.name)) {
+                return Err(damaged(
+                    "it is missing although there are partitions: restore it, or move their folders away"
+                        .to_owned(),
+                ));
+            }
             Ok(Checkpoint::default())
         }
     }
@@ -226,11 +235,13 @@ impl Recovery {
                 let directory = &engine.config.directory;
                 engine.disk.sync_dir(directory).await.map_err(failed("sync", directory))?;
             }
+            fence::lift(engine, place).await.map_err(io)?;
             if replay.deleted {
                 return Ok(None);
             }
         }
-        let mut fenced = replay.fenced.clone();
+        let earlier = fence::read(engine, place).await.map_err(io)?;
+        let mut fenced = replay.fenced.clone().or_else(|| earlier.clone());
         let found = match replay.reset {
             Some(_) => Contents::default(),
             None if exists => self.cut_folder(place, &folder, replay).await.map_err(io)?,
@@ -244,6 +255,9 @@ impl Recovery {
             let why = format!("records in [{end}, {expected}) are missing or damaged on disk");
             tracing::error!(place = %place, why, "partition fenced");
             fenced = Some(Arc::from(why.as_str()));
+        }
+        if let Some(why) = fenced.as_ref().filter(|why| earlier.as_ref() != Some(why)) {
+            fence::write(engine, place, why).await.map_err(io)?;
         }
         let state = State {
             log_start: replay.log_start,
@@ -351,8 +365,12 @@ impl Recovery {
             let (Some(restored), Some(last)) = (restored.get(&place), batches.last()) else { continue };
             let partition = &restored.partition;
             let mut files = partition.files.lock().await;
-            let written = files.append(&self.engine, partition, &batches).await;
-            written.map_err(failed("write", &partition.folder))?;
+            let mut rest = batches.as_slice();
+            while !rest.is_empty() {
+                let written = files.append(&self.engine, partition, rest).await;
+                let count = written.map_err(failed("write", &partition.folder))?;
+                rest = &rest[count.max(1)..];
+            }
             let end = last.last.next();
             let mut state = partition.state.lock().unwrap_or_else(PoisonError::into_inner);
             for batch in &batches {

@@ -149,16 +149,24 @@ impl Engine {
     pub(crate) async fn write_behind(&self, partition: &Partition, files: &mut Files) -> io::Result<()> {
         loop {
             let batches = next_piece(partition);
-            let Some(last) = batches.last() else { return Ok(()) };
-            let end = last.last.next();
-            files.append(self, partition, &batches).await?;
-            let charge = {
-                let mut state = partition.lock();
-                state.behind_end = end;
-                state.tail.mark_behind(end)
-            };
-            self.pool.wrote(charge);
-            self.pool.shrink();
+            if batches.is_empty() {
+                return Ok(());
+            }
+            let mut first = 0;
+            while first < batches.len() {
+                let count = files.append(self, partition, &batches[first..]).await?;
+                first += count.max(1);
+                // After each run, not after the piece: what is in a segment must not be written again when a later run
+                // finds the disk full.
+                let end = batches[first - 1].last.next();
+                let charge = {
+                    let mut state = partition.lock();
+                    state.behind_end = end;
+                    state.tail.mark_behind(end)
+                };
+                self.pool.wrote(charge);
+                self.pool.shrink();
+            }
         }
     }
 }

@@ -154,11 +154,18 @@ impl Partition {
         let mut from = range.base;
         while from < range.end {
             let Some(rest) = OffsetRange::new(from, range.end) else { break };
-            let bytes = match self.batch_at_or_after(rest, time, tier).await {
+            let answer = self.batch_at_or_after(rest, time, tier).await;
+            if let Some((gone, next)) = self.gone_from(rest, tier, &answer)? {
+                let found = self.search_gone(gone, Wanted::AtOrAfter(time)).await?;
+                if found.is_some() {
+                    return Ok(found);
+                }
+                from = next;
+                continue;
+            }
+            let bytes = match answer {
                 Ok(Some(bytes)) => bytes,
-                Ok(None) => break,
-                // Segments went to the bucket alone meanwhile: the rest of the range is there.
-                Err(Moved::Gone) => return self.search_gone(rest, Wanted::AtOrAfter(time)).await,
+                Ok(None) | Err(Moved::Evicted | Moved::Corrupt(_)) => break,
                 Err(Moved::Failed(error)) => return Err(error),
             };
             let batch = stored_batch(bytes)?;
@@ -197,13 +204,16 @@ impl Partition {
         let mut from = range.base;
         while from < range.end {
             let Some(rest) = OffsetRange::new(from, range.end) else { break };
-            let bytes = match self.largest_batch(rest, tier).await {
+            let answer = self.largest_batch(rest, tier).await;
+            if let Some((gone, next)) = self.gone_from(rest, tier, &answer)? {
+                let found = self.search_gone(gone, Wanted::Largest).await?;
+                largest = larger(largest, found);
+                from = next;
+                continue;
+            }
+            let bytes = match answer {
                 Ok(Some(bytes)) => bytes,
-                Ok(None) => break,
-                Err(Moved::Gone) => {
-                    let found = self.search_gone(rest, Wanted::Largest).await?;
-                    return Ok(larger(largest, found));
-                }
+                Ok(None) | Err(Moved::Evicted | Moved::Corrupt(_)) => break,
                 Err(Moved::Failed(error)) => return Err(error),
             };
             let batch = stored_batch(bytes)?;
@@ -219,6 +229,32 @@ impl Partition {
             from = end.max(from.next());
         }
         Ok(largest)
+    }
+
+    /// Which part of `rest` local disk did not answer for, and where the local search goes on: segments may leave for the
+    /// bucket alone while they are searched, and one may turn out to be damaged. `None`: the answer stands.
+    fn gone_from(
+        &self,
+        rest: OffsetRange,
+        tier: Tier,
+        answer: &Result<Option<Bytes>, Moved>,
+    ) -> Result<Option<(OffsetRange, Offset)>, LookUpError> {
+        if matches!(tier, Tier::Cold { .. }) {
+            return Ok(None);
+        }
+        let next = match answer {
+            Err(Moved::Failed(_)) => return Ok(None),
+            // The bucket has what is tiered; above that the damaged segment was the only copy.
+            Err(Moved::Corrupt(why)) => {
+                let tiered_end = self.snapshot().tiered_end;
+                if tiered_end < rest.end {
+                    return Err(LookUpError::Storage(Arc::clone(why)));
+                }
+                rest.end
+            }
+            Ok(_) | Err(Moved::Evicted) => self.log.offsets().local_log_start.min(rest.end),
+        };
+        Ok(OffsetRange::new(rest.base, next).filter(|gone| !gone.is_empty()).map(|gone| (gone, next)))
     }
 
     async fn search_gone(&self, rest: OffsetRange, wanted: Wanted) -> Result<Option<Found>, LookUpError> {
@@ -276,13 +312,16 @@ impl Partition {
 /// Why a tier gave no batch.
 enum Moved {
     /// The offsets are not on local disk any more.
-    Gone,
+    Evicted,
+    /// A local segment is damaged.
+    Corrupt(Arc<str>),
     Failed(LookUpError),
 }
 
 fn moved(error: LogReadError) -> Moved {
     match error {
-        LogReadError::OutOfRange { .. } | LogReadError::Corrupt { .. } => Moved::Gone,
+        LogReadError::OutOfRange { .. } => Moved::Evicted,
+        error @ LogReadError::Corrupt { .. } => Moved::Corrupt(error.to_string().into()),
         error @ (LogReadError::Io { .. } | LogReadError::Failed(_)) => {
             Moved::Failed(LookUpError::Storage(error.to_string().into()))
         }

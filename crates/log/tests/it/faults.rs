@@ -182,6 +182,31 @@ fn a_damaged_journal_entry_fences_its_partition_alone() {
             }
         });
         second_life.await.unwrap();
+        // A start begins at a new checkpoint and sees nothing wrong: the fence must have outlived it, or the lost offsets
+        // would be used again.
+        let disk = disk.crash();
+        let third_life = context.life(&disk, |supervisor| {
+            let (context, disk) = (context.clone(), disk.clone());
+            async move {
+                let (_log, recovered) = open(&context, &disk, &supervisor, small_config()).await.unwrap();
+                let fenced = &recovered[0].log;
+                assert!(fenced.fenced().is_some());
+                let refused = fenced.append(vec![batch(offset(2), 0, 0, 1, 10, 0)]);
+                assert!(matches!(refused, Err(AppendError::Fenced { .. })), "{refused:?}");
+                fenced.truncate(offset(2)).await.unwrap();
+                assert_eq!(fenced.fenced(), None);
+            }
+        });
+        third_life.await.unwrap();
+        let disk = disk.crash();
+        let fourth_life = context.life(&disk, |supervisor| {
+            let (context, disk) = (context.clone(), disk.clone());
+            async move {
+                let (_log, recovered) = open(&context, &disk, &supervisor, small_config()).await.unwrap();
+                assert_eq!(recovered[0].log.fenced(), None);
+            }
+        });
+        fourth_life.await.unwrap();
     });
 }
 
