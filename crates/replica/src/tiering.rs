@@ -131,7 +131,7 @@ impl PartitionHandle {
     }
 
     /// The stored form of the producer state with every batch below `end` taken in and none from there on. Uploads ask for
-    /// ascending ends; the first after a start begins at what local disk holds, and expiry is not applied.
+    /// ascending ends; the first after a start begins at what local disk holds. Producers that have expired by now are left out.
     ///
     /// # Errors
     /// The batches up to `end` cannot be read.

@@ -290,6 +290,26 @@ fn a_damaged_checkpoint_stops_the_start() {
 }
 
 #[test]
+fn a_missing_checkpoint_stops_the_start_where_there_are_partitions() {
+    on_disk(
+        |context| context.disk.clone(),
+        |context, supervisor| async move {
+            let (log, _) = open(&context, &context.disk, &supervisor, small_config()).await.unwrap();
+            let partition = log.create(place(1, 0), small_partition(), Offset::ZERO).await.unwrap();
+            append(&partition, 0, 1, 100);
+            partition.wait_synced(offset(2)).await.unwrap();
+            log.close().await.unwrap();
+            context.disk.remove_file(Path::new("/data/log.checkpoint")).await.unwrap();
+            let opened = open(&context, &context.disk, &supervisor, small_config()).await;
+            assert!(
+                matches!(opened, Err(OpenError::Damaged { .. })),
+                "its partitions would be taken for new ones"
+            );
+        },
+    );
+}
+
+#[test]
 fn a_second_process_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let _first = DirectoryLock::acquire(folder.path()).unwrap();

@@ -15,7 +15,7 @@ use crate::{config::NodeConfig, node::Node, telemetry};
 pub(crate) struct Options {
     #[command(flatten)]
     node: NodeFlags,
-    /// Another name for `tidelog serve`'s own report: one JSON document once the node serves.
+    /// One JSON document on standard output once the node serves: its ids and addresses.
     #[arg(long)]
     json: bool,
 }
