@@ -299,7 +299,9 @@ fn a_missing_checkpoint_stops_the_start_where_there_are_partitions() {
             append(&partition, 0, 1, 100);
             partition.wait_synced(offset(2)).await.unwrap();
             log.close().await.unwrap();
-            context.disk.remove_file(Path::new("/data/log.checkpoint")).await.unwrap();
+            tidelog_runtime::Disk::remove_file(&context.disk, Path::new("/data/log.checkpoint"))
+                .await
+                .unwrap();
             let opened = open(&context, &context.disk, &supervisor, small_config()).await;
             assert!(
                 matches!(opened, Err(OpenError::Damaged { .. })),
