@@ -63,3 +63,21 @@ def test_the_bucket_check_passes_and_its_findings_are_advice(node):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TIDELOG_")}
     done = subprocess.run(command, capture_output=True, timeout=60, env=environment)
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
+
+
+def test_a_node_with_tiered_data_refuses_a_prefix_that_was_nobodys(own_node, topic):
+    own_node.cli("topic", "create", topic)
+    own_node.cli("produce", topic, stdin=b"a\nb\n")
+    own_node.wait_cold(topic)
+    assert own_node.stop() == 0
+    command = [BINARY, "serve", "--data-dir", str(own_node.folder / "data"), "--listen", own_node.address]
+    command += ["--admin-listen", f"127.0.0.1:{own_node.admin_port}", "--store", f"{STORE}-{own_node.name}-other"]
+    if ENDPOINT:
+        command += ["--store-endpoint", ENDPOINT]
+    # Twice: a refused start leaves no claim behind.
+    for _ in range(2):
+        refused = subprocess.run(command, capture_output=True, timeout=30)
+        assert refused.returncode == 1
+        assert b"give the store that it was started with" in refused.stderr, refused.stderr.decode()
+    own_node.start()
+    assert [r["value"] for r in own_node.cli("consume", topic)["records"]] == ["a", "b"]

@@ -104,7 +104,7 @@ impl Node {
         let controller = start_controller(&config, parts).await?;
         let cluster_id = controller.cluster_id();
         status.waits_for("the store's answer to whose prefix it is");
-        let claimed = store.claim(cluster_id).await?;
+        let claimed = store.claim(cluster_id, &controller).await?;
         status.waits_for("the log's recovery");
         let (log, recovered) = parts.open_log(&config, cluster_id, lock).await?;
         status.waits_for("the registration");

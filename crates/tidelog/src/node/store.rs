@@ -9,7 +9,8 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, bail};
 use tidelog_controller::Controller;
 use tidelog_object::{
-    ChunkCache, ClaimError, FoyerCache, FoyerConfig, ObjectClient, StoreOptions, StoreUrl, claim_prefix,
+    ChunkCache, ClaimError, ClusterClaim, FoyerCache, FoyerConfig, ObjectClient, StoreOptions, StoreUrl,
+    claim_prefix,
 };
 use tidelog_replica::{ColdReader, ReplicaManager};
 use tidelog_tier::{ColdConfig, ColdTier, SegmentsError, Tier, TierConfig, TierSegments, TierStatus};
@@ -30,6 +31,9 @@ const CACHE_MEMORY: ByteSize = ByteSize::mib(32);
 
 /// The share of the file system that local data may take where `local.disk.bytes.max` is not set: four fifths.
 const LOCAL_DISK_SHARE: (u64, u64) = (4, 5);
+
+/// The claim of a prefix, below it.
+const CLUSTER_KEY: &str = "cluster.json";
 
 /// Who writes to the bucket.
 #[derive(Debug, Clone, Copy)]
@@ -86,9 +90,12 @@ impl Store {
     ///
     /// # Errors
     /// A refusal, or another cluster's prefix: both are final.
-    pub(super) async fn claim(&self, cluster_id: ClusterId) -> Result<bool> {
+    pub(super) async fn claim(&self, cluster_id: ClusterId, controller: &Controller) -> Result<bool> {
         match tokio::time::timeout(CLAIM_WAIT, claim_prefix(&self.client, cluster_id)).await {
-            Ok(Ok(_)) => Ok(true),
+            Ok(Ok(claim)) => match self.wrong_prefix(claim, controller).await {
+                None => Ok(true),
+                Some(why) => bail!(why),
+            },
             Ok(Err(ClaimError::Retriable(failure))) => {
                 tracing::warn!(%failure, "the store does not say yet whose prefix it is: serving what is hot meanwhile");
                 Ok(false)
@@ -99,6 +106,26 @@ impl Store {
                 Ok(false)
             }
         }
+    }
+
+    /// Why a prefix that was nobody's until now cannot be ours: the cluster has data in a bucket, and it is not in this one.
+    /// The claim is given back then.
+    async fn wrong_prefix(&self, claim: ClusterClaim, controller: &Controller) -> Option<String> {
+        let image = controller.image();
+        let is_tiered = image.partitions().any(|(_, partition)| {
+            let manifest = &partition.manifest;
+            !manifest.lines.is_empty() || !manifest.entries.is_empty()
+        });
+        if claim != ClusterClaim::Taken || !is_tiered {
+            return None;
+        }
+        if let Err(error) = self.client.delete(CLUSTER_KEY).await {
+            tracing::warn!(%error, "the claim of the wrong prefix stays");
+        }
+        Some(format!(
+            "{} was nobody's prefix until now, but this cluster has data in a bucket: give the store that it was started with",
+            self.url()
+        ))
     }
 
     #[allow(clippy::too_many_arguments, reason = "the components of a node, handed over once")]
@@ -141,6 +168,7 @@ impl Store {
         let later = parts.clone();
         let (store, parts, replicas, controller) =
             (Arc::clone(self), parts.clone(), replicas.clone(), controller.clone());
+        let claimant = controller.clone();
         let start = move || {
             let supervisor = parts.supervisor.clone();
             let tier = Tier::start(
@@ -159,7 +187,7 @@ impl Store {
         if claimed {
             start();
         } else {
-            self.claim_later(identity.cluster_id, &later, start);
+            self.claim_later(identity.cluster_id, &later, claimant, start);
         }
         Ok(())
     }
@@ -169,6 +197,7 @@ impl Store {
         self: &Arc<Self>,
         cluster_id: ClusterId,
         parts: &Parts,
+        controller: Controller,
         start: impl FnOnce() + Send + 'static,
     ) {
         let (store, clock, ended) =
@@ -176,7 +205,13 @@ impl Store {
         let claiming = async move {
             loop {
                 match claim_prefix(&store.client, cluster_id).await {
-                    Ok(_) => break start(),
+                    Ok(claim) => match store.wrong_prefix(claim, &controller).await {
+                        None => break start(),
+                        Some(why) => {
+                            store.refused.send_replace(Some(why));
+                            return;
+                        }
+                    },
                     Err(ClaimError::Retriable(failure)) => {
                         tracing::warn!(%failure, "the prefix is not claimed yet")
                     }
