@@ -195,7 +195,7 @@ fn a_killed_leader_is_replaced_and_nothing_accepted_is_lost() {
         group.create(follower, number);
         acknowledged.push(number);
         let took = clock.monotonic() - before;
-        assert!(took < PATIENCE, "a new leader took {took:?}");
+        assert!(took < Duration::from_secs(10), "a new leader took {took:?}");
         group.start_node(leader).unwrap();
         group.assert_equal_and_hold(&acknowledged);
     }
