@@ -2,11 +2,11 @@
 //!
 //! It is the last thing that a first start writes, so a directory without it was never used.
 
-use std::{path::Path, sync::Arc};
+use std::{io, path::Path, sync::Arc};
 
 use bytes::Bytes;
 use tidelog_core::cluster::persist::{Persist, Reader};
-use tidelog_runtime::{Disk, Lane, OpenMode};
+use tidelog_runtime::{Disk, read_small, write_aside};
 use tidelog_types::{ClusterId, limits};
 
 use crate::codec::{StoreError, seal, unseal};
@@ -50,34 +50,23 @@ impl Identity {
 
     /// Makes the identity durable.
     pub(crate) async fn write(self, disk: &Arc<dyn Disk>, directory: &Path) -> Result<(), StoreError> {
-        write_aside(disk, directory, NAME, self.encode().into()).await
+        let written = write_aside(&**disk, directory, NAME, self.encode().into()).await;
+        written.map_err(StoreError::io("write", directory.join(NAME)))?;
+        disk.sync_dir(directory).await.map_err(StoreError::io("sync", directory))
     }
 }
 
 /// A whole file.
 pub(crate) async fn read_file(disk: &Arc<dyn Disk>, path: &Path) -> Result<Bytes, StoreError> {
-    let file = disk.open(path, OpenMode::Read, Lane::Read).await.map_err(StoreError::io("open", path))?;
-    let length = file.len().await.map_err(StoreError::io("measure", path))?;
-    if length > limits::RAFT_FILE_BYTES_MAX {
-        return Err(StoreError::damaged(path, format!("it has {length} bytes")));
+    // One byte more than is allowed, so that a file that was cut is told from one of just that size.
+    let bytes_max = limits::RAFT_FILE_BYTES_MAX.saturating_add(1);
+    let bytes = read_small(&**disk, path, bytes_max).await.map_err(StoreError::io("read", path))?;
+    let bytes = bytes.ok_or(io::ErrorKind::NotFound.into()).map_err(StoreError::io("open", path))?;
+    if bytes.len() > limits::RAFT_FILE_BYTES_MAX {
+        return Err(StoreError::damaged(
+            path,
+            format!("it has more than {} bytes", limits::RAFT_FILE_BYTES_MAX),
+        ));
     }
-    let length = usize::try_from(length).map_err(|why| StoreError::damaged(path, why))?;
-    file.read_at(0, length).await.map_err(StoreError::io("read", path))
-}
-
-/// Writes a file under another name, syncs it, gives it its name, and syncs the directory.
-pub(crate) async fn write_aside(
-    disk: &Arc<dyn Disk>,
-    directory: &Path,
-    name: &str,
-    bytes: Bytes,
-) -> Result<(), StoreError> {
-    let (aside, path) = (directory.join(format!("{name}.new")), directory.join(name));
-    let file = disk.open(&aside, OpenMode::CreateOrTruncate, Lane::Background).await;
-    let file = file.map_err(StoreError::io("create", &aside))?;
-    file.write_at(0, vec![bytes]).await.map_err(StoreError::io("write", &aside))?;
-    file.sync_data().await.map_err(StoreError::io("sync", &aside))?;
-    drop(file);
-    disk.rename(&aside, &path).await.map_err(StoreError::io("rename", &aside))?;
-    disk.sync_dir(directory).await.map_err(StoreError::io("sync", directory))
+    Ok(bytes)
 }

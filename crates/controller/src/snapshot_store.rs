@@ -10,11 +10,11 @@ use std::{
 
 use bytes::Bytes;
 use tidelog_core::cluster::ClusterState;
-use tidelog_runtime::Disk;
+use tidelog_runtime::{Disk, write_aside};
 
 use crate::{
     codec::{StoreError, decode_snapshot, encode_snapshot, seal, unseal},
-    identity::{read_file, write_aside},
+    identity::read_file,
     raft_types::SnapshotMeta,
 };
 
@@ -87,7 +87,9 @@ impl SnapshotStore {
     pub(crate) async fn write(&self, meta: &SnapshotMeta, state: &[u8]) -> Result<(), StoreError> {
         let index = meta.last_log_id.map_or(0, |last| last.index);
         let bytes = seal(MAGIC, VERSION, &encode_snapshot(meta, state));
-        write_aside(&self.disk, &self.directory, &file_name(index), bytes.into()).await?;
+        let written = write_aside(&*self.disk, &self.directory, &file_name(index), bytes.into()).await;
+        written.map_err(StoreError::io("write", self.path(index)))?;
+        self.disk.sync_dir(&self.directory).await.map_err(StoreError::io("sync", &self.directory))?;
         let present = self.list().await?;
         for former in &present[..present.len().saturating_sub(KEPT)] {
             let path = self.path(*former);

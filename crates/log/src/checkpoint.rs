@@ -143,7 +143,7 @@ async fn try_take(engine: &Arc<Engine>, clean: bool) -> Result<(), Stopped> {
 /// Writes the file and makes it durable.
 pub(crate) async fn write(engine: &Engine, checkpoint: Checkpoint) -> io::Result<()> {
     let directory = &engine.config.directory;
-    crate::data_dir::write_aside(&*engine.disk, directory, FILE, Bytes::from(checkpoint.encode())).await?;
+    tidelog_runtime::write_aside(&*engine.disk, directory, FILE, Bytes::from(checkpoint.encode())).await?;
     engine.disk.sync_dir(directory).await
 }
 

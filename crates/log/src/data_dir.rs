@@ -18,7 +18,7 @@ use std::{
 
 use bytes::Bytes;
 use tidelog_format::crc;
-use tidelog_runtime::{Disk, Lane, OpenMode};
+use tidelog_runtime::{Disk, Lane, OpenMode, read_small, write_aside};
 use tidelog_types::{ClusterId, DirectoryId};
 
 use crate::{LogConfig, OpenError};
@@ -58,31 +58,6 @@ impl DirectoryLock {
 pub(crate) fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OpenError {
     let path = path.display().to_string();
     move |source| OpenError::Io { operation, path, source }
-}
-
-/// Reads a whole file; `None` where it is missing.
-pub(crate) async fn read_all(disk: &dyn Disk, path: &Path, bytes_max: usize) -> io::Result<Option<Bytes>> {
-    let file = match disk.open(path, OpenMode::Read, Lane::Read).await {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let length = usize::try_from(file.len().await?).unwrap_or(usize::MAX).min(bytes_max);
-    file.read_at(0, length).await.map(Some)
-}
-
-/// Writes a small file aside, syncs it, and renames it into place. The caller syncs the directory.
-pub(crate) async fn write_aside(
-    disk: &dyn Disk,
-    folder: &Path,
-    name: &str,
-    content: Bytes,
-) -> io::Result<()> {
-    let aside = folder.join(format!("{name}.new"));
-    let file = disk.open(&aside, OpenMode::CreateOrTruncate, Lane::Background).await?;
-    file.write_at(0, vec![content]).await?;
-    file.sync_data().await?;
-    disk.rename(&aside, &folder.join(name)).await
 }
 
 /// What `meta.properties` says.
@@ -135,7 +110,7 @@ pub(crate) async fn open(config: &LogConfig, disk: &dyn Disk) -> Result<DataDir,
     disk.create_dir_all(directory).await.map_err(failed("create", directory))?;
     give_reserve_up_when_full(config, disk).await?;
     let path = directory.join(META);
-    let found = read_all(disk, &path, META_BYTES_MAX).await.map_err(failed("read", &path))?;
+    let found = read_small(disk, &path, META_BYTES_MAX).await.map_err(failed("read", &path))?;
     let damaged = |why: String| OpenError::Damaged { path: path.display().to_string(), why };
     let (mut meta, new) = match found {
         Some(bytes) => {

@@ -7,12 +7,10 @@
 use std::{io, path::PathBuf, sync::Arc};
 
 use bytes::Bytes;
+use tidelog_runtime::{read_small, write_aside};
 use tidelog_types::TopicPartition;
 
-use crate::{
-    data_dir::{read_all, write_aside},
-    engine::Engine,
-};
+use crate::engine::Engine;
 
 /// More than any reason.
 const REASON_BYTES_MAX: usize = 4096;
@@ -27,7 +25,7 @@ fn path(engine: &Engine, place: TopicPartition) -> PathBuf {
 
 /// Why an earlier start fenced the partition; `None` where none did. A damaged reason is a fence all the same.
 pub(crate) async fn read(engine: &Engine, place: TopicPartition) -> io::Result<Option<Arc<str>>> {
-    let found = read_all(&*engine.disk, &path(engine, place), REASON_BYTES_MAX).await?;
+    let found = read_small(&*engine.disk, &path(engine, place), REASON_BYTES_MAX).await?;
     Ok(found.map(|bytes| Arc::from(String::from_utf8_lossy(&bytes).as_ref())))
 }
 

@@ -445,5 +445,5 @@ pub(crate) async fn write_aside(
     name: &str,
     content: Bytes,
 ) -> io::Result<()> {
-    crate::data_dir::write_aside(&*engine.disk, folder, name, content).await
+    tidelog_runtime::write_aside(&*engine.disk, folder, name, content).await
 }

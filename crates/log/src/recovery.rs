@@ -22,7 +22,7 @@ use tidelog_format::{
     epochs::EpochChain,
     journal::{Generation, JournalPosition},
 };
-use tidelog_runtime::{Clock, DirEntry, Disk, Registry, Supervisor};
+use tidelog_runtime::{Clock, DirEntry, Disk, Registry, Supervisor, read_small};
 use tidelog_types::{LeaderEpoch, Offset, TopicPartition};
 
 use crate::{
@@ -135,7 +135,7 @@ pub(crate) async fn open(
 
 async fn read_checkpoint(disk: &dyn Disk, directory: &Path, new: bool) -> Result<Checkpoint, OpenError> {
     let path = checkpoint::path(directory);
-    let bytes = data_dir::read_all(disk, &path, CHECKPOINT_BYTES_MAX).await.map_err(failed("read", &path))?;
+    let bytes = read_small(disk, &path, CHECKPOINT_BYTES_MAX).await.map_err(failed("read", &path))?;
     let damaged = |why: String| OpenError::Damaged { path: path.display().to_string(), why };
     match bytes {
         Some(bytes) => Checkpoint::decode(&bytes).map_err(|error| damaged(error.to_string())),
@@ -424,7 +424,7 @@ impl Recovery {
             let mut producer_snapshot = None;
             if let Some(offset) = snapshot {
                 let path = segment::path(&partition.folder, offset, SNAPSHOT);
-                let bytes = data_dir::read_all(&*self.engine.disk, &path, SMALL_FILE_BYTES_MAX).await;
+                let bytes = read_small(&*self.engine.disk, &path, SMALL_FILE_BYTES_MAX).await;
                 producer_snapshot = bytes.map_err(failed("read", &path))?.map(|bytes| (offset, bytes));
             }
             let from = producer_snapshot.as_ref().map_or(Offset::ZERO, |(offset, _)| *offset);
@@ -505,7 +505,7 @@ impl Contents {
         folder: &Path,
         replay: &Replay,
     ) -> io::Result<()> {
-        let bytes = data_dir::read_all(&*engine.disk, &folder.join(EPOCHS), SMALL_FILE_BYTES_MAX).await?;
+        let bytes = read_small(&*engine.disk, &folder.join(EPOCHS), SMALL_FILE_BYTES_MAX).await?;
         let decoded = bytes.map(|bytes| EpochChain::decode(&bytes));
         match decoded {
             Some(Ok(chain)) => {

@@ -1,8 +1,8 @@
 //! The seams to the outside world, and what every shell shares.
 //!
 //! **Owns** files ([`Disk`], really [`FileDisk`]), time ([`Clock`]), chance ([`Rng`], [`IdGen`]), the tasks of the
-//! process ([`Supervisor`], alone in the workspace allowed to spawn), budgets of memory ([`Budget`]) and
-//! [`metrics`].
+//! process ([`Supervisor`], alone in the workspace allowed to spawn), budgets of memory ([`Budget`]),
+//! limits of log lines ([`LogLimit`]), small files ([`write_aside`]) and [`metrics`].
 //!
 //! **Never** knows what a file, a task or a metric is for, and never retries on its own.
 //!
@@ -14,7 +14,9 @@ mod chance;
 mod clock;
 mod disk;
 mod file_disk;
+mod log_limit;
 pub mod metrics;
+mod small_file;
 mod supervisor;
 mod threads;
 
@@ -24,7 +26,9 @@ pub use chance::{IdGen, RandomIds, Rng, SeededRng, SystemRng};
 pub use clock::{Clock, SystemClock};
 pub use disk::{DirEntry, Disk, DiskFile, DiskSpace, IoFuture, Lane, OpenMode};
 pub use file_disk::{FileDisk, FileDiskConfig};
+pub use log_limit::LogLimit;
 pub use metrics::Registry;
+pub use small_file::{ASIDE_SUFFIX, read_small, write_aside};
 pub use supervisor::{Supervisor, Task, TaskFailure};
 pub use threads::{Runtimes, RuntimesConfig};
 pub use tokio_util::sync::CancellationToken;

@@ -99,7 +99,7 @@ pub const PROPOSALS_IN_FLIGHT_MAX: usize = 1_024;
 pub const RAFT_LOG_ALLOCATION_BYTES: u64 = 4 * 1024 * 1024;
 
 /// The largest file of the controllers that is read into memory at a start; a larger one is not ours.
-pub const RAFT_FILE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+pub const RAFT_FILE_BYTES_MAX: usize = 1024 * 1024 * 1024;
 
 /// How long a look-up by time asks the bucket when its request named no time of its own: below the 30 s after which clients
 /// give a request up.

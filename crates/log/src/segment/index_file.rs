@@ -7,10 +7,11 @@ use std::{io, sync::Arc};
 
 use bytes::Bytes;
 use tidelog_format::segment::{EntryFile, FixedEntry, IndexEntry};
+use tidelog_runtime::read_small;
 use tidelog_types::Offset;
 
 use super::{INDEX, Interval, Segment, rebuild};
-use crate::{PartitionConfig, data_dir, descriptors::Use, engine::Engine};
+use crate::{PartitionConfig, descriptors::Use, engine::Engine};
 
 /// The largest index believed: a segment of 1 TiB in intervals of 32 KiB has one of 1.1 GiB.
 const INDEX_BYTES_MAX: usize = 2 * 1024 * 1024 * 1024;
@@ -80,7 +81,7 @@ pub(crate) async fn replace(
 
 /// Reads the index, and where its last interval ends; `None` where it is missing or not this segment's.
 pub(crate) async fn load(engine: &Engine, segment: &Segment) -> io::Result<Option<rebuild::Trusted>> {
-    let bytes = data_dir::read_all(&*engine.disk, &segment.path(INDEX), INDEX_BYTES_MAX).await?;
+    let bytes = read_small(&*engine.disk, &segment.path(INDEX), INDEX_BYTES_MAX).await?;
     let Some(bytes) = bytes else { return Ok(None) };
     let decoded = match file(segment).decode(&bytes) {
         Ok(decoded) => decoded,
