@@ -75,8 +75,24 @@ pub enum ColdError {
     NotSetUp,
 }
 
+/// The bucket does not serve now, as far as this node knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ColdOutage {
+    /// For how long.
+    pub lasts: Duration,
+    /// What requests were answered with last.
+    pub why: Arc<str>,
+}
+
 /// Reads what is in the bucket. Equal look-ups at one time share their requests.
 pub trait ColdReader: Send + Sync + 'static {
+    /// What keeps the bucket from serving, while it is known not to. A read that waits then should be answered with a
+    /// retriable error when its fetch is due, and not with an empty answer. Reads go on to be tried: memory and cache still
+    /// serve, and one of them finds out that the bucket is back.
+    fn outage(&self) -> Option<ColdOutage> {
+        None
+    }
+
     /// Reads whole batches from the one that holds `offset` on.
     fn read(&self, read: ColdRead) -> ColdFuture<ColdRecords>;
 

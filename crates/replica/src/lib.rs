@@ -34,7 +34,7 @@ mod tiering;
 mod wake;
 
 pub use append::{AckFuture, Acks, AppendRequest, Appended};
-pub use cold::{ColdError, ColdFuture, ColdPlace, ColdRead, ColdReader, ColdRecords};
+pub use cold::{ColdError, ColdFuture, ColdOutage, ColdPlace, ColdRead, ColdReader, ColdRecords};
 pub use error::{
     AckError, AppendError, DeleteRecordsError, LookUpError, ReadError, StartError, TieringError,
 };

@@ -12,7 +12,7 @@ use tidelog_types::{LeaderEpoch, Offset};
 use tracing::error;
 
 use crate::{
-    ColdError, ColdRead, ReadError,
+    ColdError, ColdOutage, ColdRead, ReadError,
     partition::{Partition, PartitionHandle},
 };
 
@@ -93,6 +93,13 @@ impl PartitionHandle {
             partition.shared.metrics.replanned_reads.inc();
         }
         (partition.snapshot(), Err(ReadError::NotAvailable { offset }))
+    }
+
+    /// What keeps the bucket from serving, while it is known not to: a cold read that is not done when its fetch is due
+    /// is then a retriable error and not an empty answer.
+    #[must_use]
+    pub fn cold_outage(&self) -> Option<ColdOutage> {
+        self.inner.shared.cold().ok()?.outage()
     }
 
     /// Reads whole batches from the bucket, as [`Fetched::Cold`] told.
