@@ -1,15 +1,16 @@
-//! Checks of the repository itself: who depends on whom, which test holds which case, spelling.
+//! Checks of the repository itself: who depends on whom, which test holds which case, spelling, compose files.
 
 mod cases;
+mod compose;
 mod dependencies;
 
-use std::process::Command;
+use std::{path::PathBuf, process::Command};
 
 use anyhow::Result;
 
 use crate::{process, stores};
 
-/// Runs every check.
+/// Runs every check that needs no built program.
 ///
 /// # Errors
 /// With all findings of the first check that has any.
@@ -19,8 +20,30 @@ pub fn run() -> Result<()> {
     spelling()
 }
 
+/// Compares the compose files with what the built program takes.
+///
+/// # Errors
+/// With all findings.
+pub fn compose() -> Result<()> {
+    compose::check()
+}
+
+/// Builds the program, then runs every check.
+///
+/// # Errors
+/// With all findings of the first check that has any.
+pub fn all() -> Result<()> {
+    run()?;
+    process::run(process::cargo().args(["build", "--release"]))?;
+    compose()
+}
+
+/// Python with what the checks need.
+fn python() -> Result<PathBuf> {
+    stores::python_environment("checks", &["typos==1.40.0", "PyYAML==6.0.3"], None)
+}
+
 fn spelling() -> Result<()> {
-    let python = stores::python_environment("typos", &["typos==1.40.0"], None)?;
-    let typos = python.with_file_name("typos");
+    let typos = python()?.with_file_name("typos");
     process::run(Command::new(typos).arg("--config").arg("_typos.toml"))
 }

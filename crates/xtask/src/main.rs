@@ -17,7 +17,7 @@ struct Arguments {
 enum Command {
     /// Everything that must hold before a change lands: format, lints, tests, real clients, real stores, the demo.
     Verify,
-    /// The tests that need Rust alone.
+    /// The tests that need Rust alone (and the C compiler that it links with).
     Test {
         /// Seeds of each crash campaign.
         #[arg(long)]
@@ -34,7 +34,7 @@ enum Command {
     },
     /// Starts a store and a node on it, without containers, until Ctrl-C.
     Local(local::Options),
-    /// The checks of the repository itself: dependency table, map of cases, licence texts.
+    /// The checks of the repository itself: dependency table, map of cases, spelling, compose files.
     Check,
 }
 
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
         Command::Test { seeds } => verify::rust_tests(seeds),
         Command::E2e { store, filter } => clients::run(&store, filter.as_deref()),
         Command::Local(options) => local::run(&options),
-        Command::Check => checks::run(),
+        Command::Check => checks::all(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 /// The root of the repository.
 ///
@@ -74,10 +75,18 @@ pub fn output(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).context("the output is not UTF-8")
 }
 
-/// `cargo` as the one that runs this.
+/// `cargo` as the one that runs this, and in the environment of its caller: without what cargo tells `xtask` of itself, so that
+/// nothing is built otherwise than from the caller's shell.
 #[must_use]
 pub fn cargo() -> Command {
-    Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            cargo.env_remove(&name);
+        }
+    }
+    cargo
 }
 
 /// The path of a program, if it is on the PATH.
@@ -133,10 +142,10 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        let group = format!("-{}", self.child.id());
-        for signal in ["-TERM", "-KILL"] {
+        let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        for signal in [Signal::TERM, Signal::KILL] {
             // The program may be gone already; that is what is wanted.
-            let _ = Command::new("kill").args([signal, "--", &group]).stderr(Stdio::null()).status();
+            let _ = group.map(|group| kill_process_group(group, signal));
             for _ in 0..50 {
                 if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
                     return;

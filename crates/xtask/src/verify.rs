@@ -1,6 +1,9 @@
 //! The gate: every stage in order, each with its time against its budget.
 
-use anyhow::{Context as _, Result, bail};
+mod demo;
+mod fresh;
+
+use anyhow::{Context as _, Result};
 
 use crate::{checks, clients, preflight, process, stores::StoreKind};
 
@@ -14,11 +17,11 @@ struct Stage {
 const STAGES: [Stage; 7] = [
     Stage { name: "format", budget_seconds: 20, run: format },
     Stage { name: "repository", budget_seconds: 90, run: checks::run },
-    Stage { name: "build", budget_seconds: 900, run: build },
+    Stage { name: "build", budget_seconds: 900, run: build_and_check },
     Stage { name: "lints", budget_seconds: 600, run: lints },
     Stage { name: "tests", budget_seconds: 1200, run: all_rust_tests },
     Stage { name: "clients", budget_seconds: 600, run: all_clients },
-    Stage { name: "demo", budget_seconds: 120, run: demo },
+    Stage { name: "demo", budget_seconds: 120, run: demo::run },
 ];
 
 /// Runs every stage; the first failure ends it.
@@ -49,7 +52,7 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// `cargo test` over the workspace: Rust alone.
+/// `cargo test` over the workspace: Rust, and the C compiler that it links with.
 ///
 /// # Errors
 /// When a test fails.
@@ -70,8 +73,11 @@ fn format() -> Result<()> {
     process::run(process::cargo().args(["fmt", "--all", "--check"]))
 }
 
-fn build() -> Result<()> {
-    process::run(process::cargo().args(["build", "--release"]))
+/// The README's program, as `cargo run --release` builds it: once, and right enough for the compose files.
+fn build_and_check() -> Result<()> {
+    process::run(process::cargo().args(["build", "--release"]))?;
+    fresh::check()?;
+    checks::compose()
 }
 
 fn lints() -> Result<()> {
@@ -82,34 +88,4 @@ fn lints() -> Result<()> {
 
 fn all_clients() -> Result<()> {
     clients::run(&StoreKind::available(), None)
-}
-
-/// The README's main command, twice on one data directory, with its promises checked.
-fn demo() -> Result<()> {
-    let folder = std::env::temp_dir().join(format!("tidelog-demo-{}", std::process::id()));
-    for round in ["first", "second"] {
-        let mut command = process::cargo();
-        command
-            .args(["run", "--release", "--quiet", "--", "demo", "--exit", "--json", "--data-dir"])
-            .arg(&folder);
-        let text = process::output(&mut command)?;
-        println!("{round} run: {}", text.trim());
-        let report: serde_json::Value =
-            serde_json::from_str(&text).context("the demo's report is not one JSON document")?;
-        let number =
-            |field: &str| report[field].as_u64().with_context(|| format!("the report has no {field}"));
-        let (produced, replayed) = (number("records_produced")?, number("records_replayed")?);
-        let mismatched = number("records_mismatched")?;
-        if report["flights_produced"] != 336_776
-            || report["flights_replayed"] != 336_776
-            || produced != replayed
-            || mismatched != 0
-        {
-            bail!("the {round} run lost or changed records");
-        }
-        if number("local_bytes")? >= number("bucket_bytes")? {
-            bail!("the {round} run kept more on local disk than in the bucket");
-        }
-    }
-    std::fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))
 }
