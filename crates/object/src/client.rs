@@ -20,7 +20,8 @@ use tidelog_types::Timestamp;
 use tokio::sync::Semaphore;
 
 use crate::{
-    Corruption, DeleteError, Failure, GetError, OpenError, Refusal, StoreKind, StoreOptions, StoreUrl,
+    Corruption, DeleteError, Failure, GetError, OpenError, OutageCause, Refusal, StoreHealth, StoreKind,
+    StoreOptions, StoreUrl,
     backing::{self, Backing},
     http::Exchange,
     limits::SOCKET_BYTES_MAX,
@@ -131,6 +132,7 @@ pub(crate) struct Inner {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) rng: Arc<dyn Rng>,
     pub(crate) metrics: Arc<StoreMetrics>,
+    pub(crate) health: StoreHealth,
     requests: Semaphore,
     /// The store said that it has no conditional create.
     pub(crate) creates_blindly: AtomicBool,
@@ -185,8 +187,19 @@ impl ObjectClient {
         let metrics = Arc::new(StoreMetrics::new(registry));
         let (creates_blindly, replacing) = (AtomicBool::new(false), tokio::sync::Mutex::new(()));
         let url = url.clone();
-        let inner =
-            Inner { url, backing, options, clock, rng, metrics, requests, creates_blindly, replacing };
+        let health = StoreHealth::new(url.to_string(), Arc::clone(&clock), registry);
+        let inner = Inner {
+            url,
+            backing,
+            options,
+            clock,
+            rng,
+            metrics,
+            health,
+            requests,
+            creates_blindly,
+            replacing,
+        };
         Self { inner: Arc::new(inner) }
     }
 
@@ -200,6 +213,12 @@ impl ObjectClient {
     #[must_use]
     pub fn options(&self) -> &StoreOptions {
         &self.inner.options
+    }
+
+    /// What its requests tell of the store.
+    #[must_use]
+    pub fn health(&self) -> &StoreHealth {
+        &self.inner.health
     }
 
     /// Requests and bytes so far.
@@ -261,17 +280,25 @@ impl ObjectClient {
     /// Looks an object up.
     ///
     /// # Errors
-    /// See [`GetError`]. S3 answers alike for a missing object and for a missing bucket.
+    /// See [`GetError`]. A 404 without a body may mean anything, so that an absence costs a GET too.
     pub async fn head(&self, key: &str) -> Result<HeadFound, GetError> {
         let inner = &*self.inner;
         let mut tries = inner.tries(key, 0);
         loop {
             let exchange = Exchange::new();
             let work = inner.head_once(key, &exchange);
-            match inner.attempt(RequestKind::Head, 0, 0, &exchange, work).await {
+            let error = match inner.attempt(RequestKind::Head, 0, 0, &exchange, work).await {
                 Ok(found) => return Ok(found),
-                Err(error) => inner.after_get(&mut tries, key, error).await?,
-            }
+                Err(TryError::NotFound) if inner.backing.kind.is_remote() => {
+                    match inner.confirm_absence(key).await {
+                        // It came to be between the two.
+                        Ok(()) => TryError::Conflict("it was absent a moment ago".to_owned()),
+                        Err(error) => error,
+                    }
+                }
+                Err(error) => error,
+            };
+            inner.after_get(&mut tries, key, error).await?;
         }
     }
 
@@ -350,10 +377,7 @@ impl Inner {
         work: impl Future<Output = Result<T, TryError>>,
     ) -> Result<T, TryError> {
         let Ok(_permit) = self.requests.acquire().await else {
-            return Err(TryError::Failed {
-                reason: "the client is closed".to_owned(),
-                may_have_happened: false,
-            });
+            return Err(TryError::failed(OutageCause::NotConnected, "the client is closed"));
         };
         let _in_flight = self.metrics.begin(kind, sent);
         let begun = self.clock.monotonic();
@@ -372,6 +396,7 @@ impl Inner {
         }
         let failed =
             !matches!(result, Ok(_) | Err(TryError::NotFound | TryError::Exists | TryError::Precondition));
+        self.health.note(kind, begun, &result);
         self.metrics.end(kind, self.clock.monotonic().saturating_sub(begun), failed);
         result
     }
@@ -523,6 +548,24 @@ impl Inner {
         Ok(HeadFound { bytes: meta.size, etag: ETag::new(etag), modified: modified(&meta) })
     }
 
+    /// Asks for a byte of an object that a HEAD called absent, for the words that a HEAD cannot have: a missing bucket and
+    /// an unknown access key look like a missing object.
+    async fn confirm_absence(&self, key: &str) -> Result<(), TryError> {
+        let exchange = Exchange::new();
+        let work = async {
+            let path = self.path(key)?;
+            let mut options = GetOptions { range: Some(GetRange::Bounded(0..1)), ..GetOptions::default() };
+            options.extensions.insert(exchange.clone());
+            let found = self.backing.store.get_opts(&path, options).await;
+            found.map(drop).map_err(|error| classify(&error, exchange.status()))
+        };
+        match self.attempt(RequestKind::Get, 0, 1, &exchange, work).await {
+            // An empty object is there.
+            Err(TryError::OutOfRange) => Ok(()),
+            result => result,
+        }
+    }
+
     /// Puts once, in the given mode.
     pub(crate) async fn put_once(
         &self,
@@ -532,13 +575,20 @@ impl Inner {
         exchange: &Exchange,
     ) -> Result<ETag, TryError> {
         let path = self.path(key)?;
+        let replaces = matches!(mode, PutMode::Update(_));
         let mut options = PutOptions { mode, ..PutOptions::default() };
         options.extensions.insert(exchange.clone());
         let payload: PutPayload = payload.iter().cloned().collect();
         let done = self.backing.store.put_opts(&path, payload, options).await;
-        match done.map_err(|error| classify(&error, exchange.status()))?.e_tag {
+        let done = done.map_err(|error| match classify(&error, exchange.status()) {
+            // There is nothing that a create could miss.
+            TryError::NotFound if !replaces => TryError::Conflict(error.to_string()),
+            error => error,
+        });
+        match done?.e_tag {
             Some(etag) => Ok(ETag::new(&etag)),
             None => Err(TryError::Failed {
+                cause: OutageCause::WrongAnswers,
                 reason: "the answer to a put has no ETag".to_owned(),
                 may_have_happened: true,
             }),

@@ -87,6 +87,14 @@ impl Shape {
 }
 
 impl FoyerConfig {
+    /// Checks that it can work, before anything is opened.
+    ///
+    /// # Errors
+    /// See [`FoyerConfigError`].
+    pub fn check(&self) -> Result<(), FoyerConfigError> {
+        self.shape().map(drop)
+    }
+
     fn shape(&self) -> Result<Option<Shape>, FoyerConfigError> {
         if self.memory.get() < MEMORY_BYTES_MIN {
             return Err(FoyerConfigError::MemoryTooSmall { given: self.memory.get() });

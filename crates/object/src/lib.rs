@@ -1,7 +1,7 @@
 //! The bucket: everything that reads or writes an object store, and the cache of what was read from it.
 //!
 //! **Owns** the client ([`ObjectClient`]: retries under a deadline, exact ranges, create-only puts that recognise their
-//! own success, metering), the addresses of stores ([`StoreUrl`]), creating and checking buckets ([`admin`]), the claim
+//! own success, metering), what they tell of the store ([`StoreHealth`]), the addresses of stores ([`StoreUrl`]), creating and checking buckets ([`admin`]), the claim
 //! of a prefix by one cluster ([`claim_prefix`]) and the cache of chunks ([`ChunkCache`]).
 //!
 //! **Never** decides what to upload, read or delete, knows no manifest, and interprets no byte that it carries.
@@ -17,6 +17,7 @@ mod client;
 mod credentials;
 mod error;
 mod foyer_cache;
+mod health;
 mod http;
 mod limits;
 mod listing;
@@ -34,6 +35,7 @@ pub use error::{
     Corruption, DeleteError, Failure, GetError, ListError, OpenError, PutError, PutMatchError, Refusal,
 };
 pub use foyer_cache::{FoyerCache, FoyerConfig, FoyerConfigError};
+pub use health::{OutageCause, StoreHealth, StoreOutage};
 pub use listing::{ListPage, Listed};
 pub use options::{ChecksumMode, ChecksumModeError, StaticCredentials, StoreOptions};
 pub use url::{StoreKind, StoreUrl, StoreUrlError};

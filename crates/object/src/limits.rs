@@ -11,6 +11,15 @@ pub(crate) const BACKOFF_THROTTLED_FIRST: Duration = Duration::from_millis(250);
 /// The longest pause: a store that comes back is noticed within it.
 pub(crate) const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
+/// Failures in a row, of whatever operations, after which the store is said to be away: one or two are every day's.
+pub(crate) const AWAY_AFTER_FAILURES: u64 = 3;
+
+/// Nothing but failure for this long says the same: a request that hangs counts once and takes its time.
+pub(crate) const AWAY_AFTER: Duration = Duration::from_secs(5);
+
+/// A refusal that lasts is logged again after this time.
+pub(crate) const REFUSAL_LOGGED_EVERY: Duration = Duration::from_secs(60);
+
 /// Answers in a row that broke the protocol (200 for a range, a wrong `Content-Range`) before that is an error: a proxy
 /// may do it once, a store that always does it must not be asked for ever.
 pub(crate) const WRONG_ANSWERS_MAX: u32 = 4;
@@ -35,6 +44,9 @@ pub(crate) const LIST_ANSWER_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
 /// The text of an error is cut here before it is kept.
 pub(crate) const ERROR_TEXT_MAX: usize = 600;
+
+/// What a person is told of keys that stay expired.
+pub(crate) const EXPIRED_ADVICE: &str = "these credentials are refused, and so were newly issued ones";
 
 /// Keys are renewed when they live no longer than this.
 pub(crate) const CREDENTIALS_RENEW_AHEAD: Duration = Duration::from_secs(300);

@@ -26,9 +26,9 @@ pub(crate) enum RequestKind {
 }
 
 impl RequestKind {
-    const ALL: [Self; 5] = [Self::Get, Self::Put, Self::Head, Self::List, Self::Delete];
+    pub(crate) const ALL: [Self; 5] = [Self::Get, Self::Put, Self::Head, Self::List, Self::Delete];
 
-    const fn label(self) -> &'static str {
+    pub(crate) const fn label(self) -> &'static str {
         match self {
             Self::Get => "get",
             Self::Put => "put",
@@ -38,7 +38,7 @@ impl RequestKind {
         }
     }
 
-    const fn index(self) -> usize {
+    pub(crate) const fn index(self) -> usize {
         match self {
             Self::Get => 0,
             Self::Put => 1,

@@ -74,7 +74,10 @@ impl ObjectClient {
                         Look::Others { bytes, .. } => {
                             return Err(PutError::Exists { key: key.to_owned(), bytes });
                         }
-                        Look::Absent => failed("it was refused for an object that is gone"),
+                        // The store answered; what it answered changes from moment to moment.
+                        Look::Absent => {
+                            TryError::Conflict("it was refused for an object that is gone".to_owned())
+                        }
                     }
                 }
                 TryError::Unsupported(reason) if !blindly => {
@@ -240,10 +243,6 @@ fn length_of(payload: &[Bytes]) -> u64 {
     payload
         .iter()
         .fold(0, |sum: u64, chunk| sum.saturating_add(u64::try_from(chunk.len()).unwrap_or(u64::MAX)))
-}
-
-fn failed(reason: &str) -> TryError {
-    TryError::Failed { reason: reason.to_owned(), may_have_happened: false }
 }
 
 fn look_failed(error: GetError) -> PutError {

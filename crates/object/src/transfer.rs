@@ -10,12 +10,12 @@ use object_store::client::{HttpError, HttpErrorKind};
 use tidelog_runtime::{Backoff, BackoffConfig, Clock};
 
 use crate::{
-    Corruption, Failure, Refusal,
+    Corruption, Failure, OutageCause, Refusal,
     credentials::{CredentialFailure, error_chain},
     http::Exchange,
     limits::{
         BACKOFF_FIRST, BACKOFF_MAX, BACKOFF_THROTTLED_FIRST, EMPTY_BODIES_MAX, ERROR_TEXT_MAX,
-        WRONG_ANSWERS_MAX,
+        EXPIRED_ADVICE, WRONG_ANSWERS_MAX,
     },
 };
 
@@ -45,9 +45,16 @@ pub(crate) enum TryError {
     /// The store asks for fewer requests.
     Throttled(String),
     /// Anything that may pass.
-    Failed { reason: String, may_have_happened: bool },
+    Failed { cause: OutageCause, reason: String, may_have_happened: bool },
     /// The store's authoritative no.
     Refused { reason: String, advice: &'static str },
+}
+
+impl TryError {
+    /// A failure before anything was sent.
+    pub(crate) fn failed(cause: OutageCause, reason: &str) -> Self {
+        Self::Failed { cause, reason: reason.to_owned(), may_have_happened: false }
+    }
 }
 
 /// The end of all tries.
@@ -66,12 +73,11 @@ pub(crate) fn classify(error: &object_store::Error, status: Option<u16>) -> TryE
     if let Some(failure) = find_cause::<CredentialFailure>(error) {
         return match failure.is_final {
             true => TryError::Refused { reason, advice: "give credentials as the AWS SDK reads them" },
-            false => TryError::Failed { reason, may_have_happened: false },
+            false => TryError::Failed { cause: OutageCause::NoKeys, reason, may_have_happened: false },
         };
     }
     match error {
-        object_store::Error::NotFound { .. } if code == "NoSuchBucket" => no_bucket(reason),
-        object_store::Error::NotFound { .. } => TryError::NotFound,
+        object_store::Error::NotFound { .. } => not_found(status, &code, reason),
         object_store::Error::AlreadyExists { .. } if status == Some(409) => TryError::Conflict(reason),
         object_store::Error::AlreadyExists { .. } | object_store::Error::NotModified { .. } => {
             TryError::Exists
@@ -88,7 +94,7 @@ pub(crate) fn classify(error: &object_store::Error, status: Option<u16>) -> TryE
         _ => match status {
             // A success whose body broke off: the network, and not the store's manners.
             Some(200..=299) if find_cause::<HttpError>(error).is_some() => {
-                TryError::Failed { reason, may_have_happened: true }
+                TryError::Failed { cause: OutageCause::BreaksOff, reason, may_have_happened: true }
             }
             Some(status) => classify_status(status, code, reason),
             None => classify_unanswered(error, reason),
@@ -111,7 +117,7 @@ fn classify_status(status: u16, code: String, reason: String) -> TryError {
         ) => TryError::Throttled(reason),
         (_, "NoSuchBucket") => no_bucket(reason),
         (_, "RequestTimeTooSkewed") => refused("the clock of this machine is wrong: synchronise it"),
-        (_, "InvalidAccessKeyId") => refused("the store does not know this access key"),
+        (_, "InvalidAccessKeyId" | "XAdminUserNotFound") => refused(UNKNOWN_KEY_ADVICE),
         (_, "SignatureDoesNotMatch") => {
             refused("the secret access key does not fit, or a proxy changes requests")
         }
@@ -120,7 +126,7 @@ fn classify_status(status: u16, code: String, reason: String) -> TryError {
         (_, "XAmzContentSHA256Mismatch" | "MissingContentLength") => refused(CHECKSUM_ADVICE),
         (400 | 411 | 501, _) if mentions_checksums(&reason) => refused(CHECKSUM_ADVICE),
         (_, "RequestTimeout" | "IncompleteBody" | "BadDigest" | "InternalError" | "OperationAborted") => {
-            TryError::Failed { reason, may_have_happened: true }
+            TryError::Failed { cause: OutageCause::Fails, reason, may_have_happened: true }
         }
         (401 | 403, _) => refused("these credentials lack the right to do this"),
         (409, _) => TryError::Conflict(reason),
@@ -128,7 +134,9 @@ fn classify_status(status: u16, code: String, reason: String) -> TryError {
         (416, _) => TryError::OutOfRange,
         (429 | 503, _) => TryError::Throttled(reason),
         (501, _) | (_, "NotImplemented") => TryError::Unsupported(reason),
-        (408 | 425 | 500..=599, _) => TryError::Failed { reason, may_have_happened: true },
+        (408 | 425 | 500..=599, _) => {
+            TryError::Failed { cause: OutageCause::Fails, reason, may_have_happened: true }
+        }
         _ => refused("the store does not accept this request"),
     }
 }
@@ -140,6 +148,26 @@ fn mentions_checksums(reason: &str) -> bool {
     let reason = reason.to_ascii_lowercase();
     ["checksum", "trailer", "aws-chunked", "x-amz-content-sha256"].iter().any(|word| reason.contains(word))
 }
+
+/// 404 is the absence of an object only where the answer says so: a missing bucket, a key without a user (versitygw) and
+/// the page of a server that is no store have the same status. Answers to HEAD have no body; see [`ObjectClient::head`].
+///
+/// [`ObjectClient::head`]: crate::ObjectClient::head
+fn not_found(status: Option<u16>, code: &str, reason: String) -> TryError {
+    let is_silent = code.is_empty() && (status.is_none() || reason.contains("Error performing HEAD"));
+    match code {
+        _ if is_silent => TryError::NotFound,
+        "NoSuchKey" | "NoSuchVersion" | "BlobNotFound" | "ResourceNotFound" => TryError::NotFound,
+        "NoSuchBucket" | "ContainerNotFound" => no_bucket(reason),
+        "XAdminUserNotFound" => TryError::Refused { reason, advice: UNKNOWN_KEY_ADVICE },
+        _ => TryError::Refused {
+            reason,
+            advice: "what answers knows nothing of this bucket: check the store's endpoint and its keys",
+        },
+    }
+}
+
+const UNKNOWN_KEY_ADVICE: &str = "the store does not know this access key";
 
 fn no_bucket(reason: String) -> TryError {
     TryError::Refused { reason, advice: "the bucket does not exist: create it with `tidelog bucket init`" }
@@ -156,7 +184,27 @@ fn classify_unanswered(error: &object_store::Error, reason: String) -> TryError 
         return TryError::Refused { reason, advice: "this user lacks the right to use that folder" };
     }
     let connected = find_cause::<HttpError>(error).is_none_or(|error| error.kind() != HttpErrorKind::Connect);
-    TryError::Failed { reason, may_have_happened: connected }
+    let cause = unanswered_cause(error, connected, &reason);
+    TryError::Failed { cause, reason, may_have_happened: connected }
+}
+
+fn unanswered_cause(error: &object_store::Error, connected: bool, reason: &str) -> OutageCause {
+    let Some(network) = find_cause::<reqwest::Error>(error) else {
+        return match find_cause::<HttpError>(error) {
+            Some(_) => OutageCause::BreaksOff,
+            None => OutageCause::Folder,
+        };
+    };
+    let refused = find_cause::<std::io::Error>(error)
+        .is_some_and(|io| io.kind() == std::io::ErrorKind::ConnectionRefused);
+    match connected {
+        true => OutageCause::BreaksOff,
+        false if refused => OutageCause::ConnectionRefused,
+        false if network.is_timeout() => OutageCause::ConnectTimeout,
+        // The resolver's error has no name outside of its crate; this is what it says of itself.
+        false if reason.contains("dns error") => OutageCause::NameNotResolved,
+        false => OutageCause::NotConnected,
+    }
 }
 
 fn find_cause<E: std::error::Error + 'static>(error: &object_store::Error) -> Option<&E> {
@@ -226,14 +274,14 @@ pub(crate) async fn within<T>(
         }
         let silence = limits.silence_now(exchange);
         let stopped = if now.saturating_sub(moved_at) >= silence {
-            Some(format!("no byte moved for {silence:?}, {moved} had"))
+            Some((OutageCause::Silent, format!("no byte moved for {silence:?}, {moved} had")))
         } else if now.saturating_sub(begun) >= limits.total {
-            Some(format!("only {moved} bytes moved in {:?}", limits.total))
+            Some((OutageCause::Slow, format!("only {moved} bytes moved in {:?}", limits.total)))
         } else {
             None
         };
-        if let Some(reason) = stopped {
-            return Err(TryError::Failed { reason, may_have_happened: true });
+        if let Some((cause, reason)) = stopped {
+            return Err(TryError::Failed { cause, reason, may_have_happened: true });
         }
     }
 }
@@ -296,9 +344,7 @@ impl<'a> Tries<'a> {
                 return Err(self.refused(reason, "this store cannot do what is asked of it"));
             }
             TryError::Expired(reason) if self.renewed => {
-                return Err(
-                    self.refused(reason, "these credentials are refused, and so were newly issued ones")
-                );
+                return Err(self.refused(reason, EXPIRED_ADVICE));
             }
             TryError::Expired(reason) => {
                 self.renewed = true;
@@ -320,9 +366,9 @@ impl<'a> Tries<'a> {
                 (reason, false)
             }
             TryError::Throttled(reason) => (reason, true),
-            TryError::Failed { reason, may_have_happened } => {
+            TryError::Failed { cause, reason, may_have_happened } => {
                 self.may_have_happened |= may_have_happened;
-                (reason, false)
+                (format!("{cause}: {reason}"), false)
             }
             TryError::Conflict(reason) => (reason, false),
             TryError::NotFound => ("it is gone".to_owned(), false),

@@ -86,8 +86,10 @@ pub struct S3Config {
     pub list_quirk: ListQuirk,
     /// How far its clock is ahead of the machine's.
     pub clock_ahead: Duration,
-    /// The only access key that is accepted, if any is named: others get `ExpiredToken`.
+    /// The only access key that is accepted, if any is named.
     pub access_key: Option<String>,
+    /// The status and code that others get.
+    pub access_refusal: (u16, &'static str),
 }
 
 impl Default for S3Config {
@@ -102,6 +104,7 @@ impl Default for S3Config {
             list_quirk: ListQuirk::None,
             clock_ahead: Duration::ZERO,
             access_key: None,
+            access_refusal: (400, "ExpiredToken"),
         }
     }
 }
@@ -525,7 +528,8 @@ fn refuse(config: &S3Config, asked: &Asked) -> Option<Response<Body>> {
     let key = asked.header("authorization").unwrap_or("");
     match &config.access_key {
         Some(accepted) if !key.contains(&format!("Credential={accepted}/")) => {
-            Some(error(400, "ExpiredToken", "the provided token has expired"))
+            let (status, code) = config.access_refusal;
+            Some(error(status, code, "the key is not accepted"))
         }
         _ => None,
     }

@@ -64,6 +64,22 @@ fn expired_keys_are_told_from_lacking_rights() {
     assert!(matches!(answer(403, &document("AccessDenied")), TryError::Refused { .. }));
 }
 
+#[test]
+fn a_404_is_an_absence_only_where_it_says_so() {
+    let answer = |body: &str, method: &str| {
+        let source = format!("Error performing {method} http://s/b/k in 1ms - Server returned 404: {body}");
+        let error = object_store::Error::NotFound { path: "k".to_owned(), source: source.into() };
+        classify(&error, Some(404))
+    };
+    assert_eq!(answer(&document("NoSuchKey"), "GET"), TryError::NotFound);
+    assert_eq!(answer("", "HEAD"), TryError::NotFound);
+    assert_eq!(advice(&answer(&document("XAdminUserNotFound"), "PUT")), UNKNOWN_KEY_ADVICE);
+    assert!(advice(&answer(&document("NoSuchBucket"), "GET")).contains("tidelog bucket init"));
+    assert!(advice(&answer("<html>404</html>", "GET")).contains("endpoint"));
+    let memory = object_store::Error::NotFound { path: "k".to_owned(), source: "absent".into() };
+    assert_eq!(classify(&memory, None), TryError::NotFound);
+}
+
 // B118
 #[test]
 fn a_store_that_refuses_checksums_is_met_with_the_setting_to_change() {

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use tidelog_object::{
-    CheckStatus, ChecksumMode, GetError, ListError, ObjectClient, PutError, PutMatchError, StoreOptions,
-    StoreUrl, bucket_check, bucket_init,
+    CheckStatus, ChecksumMode, ClaimError, DeleteError, GetError, ListError, ObjectClient, OutageCause,
+    PutError, PutMatchError, StoreOptions, StoreUrl, bucket_check, bucket_init, claim_prefix,
 };
 use tidelog_runtime::Supervisor;
-use tidelog_testkit::{Conditions, ListQuirk, S3Config, S3Server};
+use tidelog_testkit::{Conditions, Fault, ListQuirk, Rule, S3Config, S3Proxy, S3Server};
+use tidelog_types::ClusterId;
 
 use crate::{
     contract::keeps_the_contract,
@@ -215,4 +216,88 @@ async fn keys_that_stay_expired_are_refused_at_last() {
     assert_eq!(server.request_count(), 2);
     server.configure(|config| config.access_key = Some("test".to_owned()));
     client.put_new("a", payload("x")).await.unwrap();
+}
+
+// Authoritative refusals are told apart from absence, whatever their status, and asked once.
+#[tokio::test]
+async fn an_unknown_access_key_is_a_refusal_and_no_absence() {
+    for refusal in [(404, "XAdminUserNotFound"), (403, "InvalidAccessKeyId")] {
+        let config = S3Config { access_refusal: refusal, ..S3Config::default() };
+        let server = server(S3Config { access_key: Some("another".to_owned()), ..config }).await;
+        let client = client(&server).await;
+        let says =
+            |refusal: &tidelog_object::Refusal| refusal.advice.contains("does not know this access key");
+        let Err(GetError::Refused(refusal)) = client.get("a", 10).await else { panic!() };
+        assert!(says(&refusal), "{refusal}");
+        let Err(PutError::Refused(refusal)) = client.put_new("a", payload("x")).await else { panic!() };
+        assert!(says(&refusal), "{refusal}");
+        let Err(ListError::Refused(refusal)) = client.list("", None, 1).await else { panic!() };
+        assert!(says(&refusal), "{refusal}");
+        let Err(DeleteError::Refused(refusal)) = client.delete("a").await else { panic!() };
+        assert!(says(&refusal), "{refusal}");
+        assert_eq!(server.request_count(), 4, "none is asked twice");
+        // An answer to HEAD has no words; the refusal is found nonetheless.
+        assert!(matches!(client.head("a").await, Err(GetError::Refused(_))));
+        let ours = ClusterId::from_bytes([1; 16]);
+        assert!(matches!(claim_prefix(&client, ours).await, Err(ClaimError::Refused(_))));
+        assert!(client.usage().failure_count >= 5, "{:?}", client.usage());
+
+        let outage = client.health().writes_outage().unwrap();
+        assert_eq!((outage.cause, outage.operation), (OutageCause::Refuses, "put"));
+        // Keys are put right while the client runs.
+        server.configure(|config| config.access_key = Some("test".to_owned()));
+        client.put_new("a", payload("x")).await.unwrap();
+        client.get("a", 10).await.unwrap();
+        assert_eq!((client.health().writes_outage(), client.health().reads_outage()), (None, None));
+    }
+}
+
+#[tokio::test]
+async fn a_page_that_no_store_wrote_is_not_an_absence() {
+    let supervisor = Supervisor::for_test();
+    let server = server(S3Config::default()).await;
+    let proxy = S3Proxy::start(&supervisor, server.address()).await.unwrap();
+    let client = s3(&proxy.endpoint(), "bucket/p", options()).await;
+    assert!(matches!(client.get("a", 10).await, Err(GetError::NotFound { .. })));
+    assert!(matches!(client.head("a").await, Err(GetError::NotFound { .. })));
+    proxy.add(Rule::always("GET", Fault::Status(404, "")));
+    proxy.add(Rule::always("HEAD", Fault::Status(404, "")));
+    let Err(GetError::Refused(refusal)) = client.get("a", 10).await else { panic!() };
+    assert!(refusal.advice.contains("endpoint"), "{refusal}");
+    assert!(matches!(client.head("a").await, Err(GetError::Refused(_))));
+}
+
+#[tokio::test]
+async fn what_keeps_a_store_from_answering_is_told_apart() {
+    let supervisor = Supervisor::for_test();
+    let server = server(S3Config::default()).await;
+    let proxy = S3Proxy::start(&supervisor, server.address()).await.unwrap();
+    let options = StoreOptions {
+        silence_timeout: Duration::from_millis(300),
+        connect_timeout: Duration::from_millis(300),
+        retry_deadline: Duration::from_millis(500),
+        ..options()
+    };
+    let failure = async |client: ObjectClient| {
+        let Err(GetError::Retriable(failure)) = client.get("a", 10).await else { panic!() };
+        (client.health().failures().unwrap().cause, failure.reason)
+    };
+    for (fault, cause) in [
+        (Fault::Status(503, "SlowDown"), OutageCause::Throttles),
+        (Fault::Status(500, "InternalError"), OutageCause::Fails),
+        (Fault::Silence, OutageCause::Silent),
+        (Fault::Reset, OutageCause::BreaksOff),
+    ] {
+        proxy.clear();
+        proxy.add(Rule::always("GET", fault));
+        let (found, reason) = failure(s3(&proxy.endpoint(), "bucket/p", options.clone()).await).await;
+        assert_eq!(found, cause, "{reason}");
+    }
+    // A port that was free a moment ago, and a name that is reserved not to exist (RFC 6761).
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (found, reason) = failure(s3(&format!("http://{free}"), "bucket/p", options.clone()).await).await;
+    assert_eq!(found, OutageCause::ConnectionRefused, "{reason}");
+    assert!(reason.starts_with("the connection is refused: "), "{reason}");
+    let (found, reason) = failure(s3("http://store.invalid:9000", "bucket/p", options).await).await;
+    assert_eq!(found, OutageCause::NameNotResolved, "{reason}");
 }
