@@ -19,6 +19,7 @@ use tidelog_core::cluster::{
     persist::{DecodeError, Persist, Reader, put_count},
 };
 use tidelog_format::crc::crc32c;
+use tidelog_runtime::is_disk_full;
 
 use crate::raft_types::{Entry, LogId, Proposal, SnapshotMeta, StoredMembership, Vote};
 
@@ -50,6 +51,15 @@ impl StoreError {
     pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { action, path, source }
+    }
+
+    /// Whether the disk had no space: nothing is damaged, and it may be tried again.
+    #[must_use]
+    pub fn is_disk_full(&self) -> bool {
+        match self {
+            Self::Io { source, .. } => is_disk_full(source),
+            Self::Damaged { .. } => false,
+        }
     }
 
     pub(crate) fn damaged(path: impl Into<PathBuf>, why: impl ToString) -> Self {
@@ -126,6 +136,13 @@ pub(crate) struct Place {
     pub(crate) number: u64,
     pub(crate) position: u64,
     pub(crate) synced: u64,
+}
+
+/// Bytes of a record whose entry carries a command of `command_bytes`, at most.
+pub(crate) fn entry_record_bytes_max(command_bytes: usize) -> u64 {
+    // The entry's id and kinds and the command's count take less than 64 bytes.
+    const AROUND: usize = RECORD_HEADER_BYTES + 64 + RECORD_ALIGNMENT;
+    u64::try_from(command_bytes.saturating_add(AROUND)).unwrap_or(u64::MAX)
 }
 
 impl Record {

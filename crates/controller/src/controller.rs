@@ -16,9 +16,11 @@ use tidelog_types::{ClusterId, limits};
 use tokio::sync::{Semaphore, watch};
 
 use crate::{
+    codec::entry_record_bytes_max,
     config::{ControllerConfig, raft_config},
     directory::open_directory,
     error::{LinearizeError, ProposeError, StartError},
+    log_store::{LogStore, Urgency},
     metrics::ControllerMetrics,
     raft_types::{Proposal, TypeConfig},
     snapshot_store::SnapshotStore,
@@ -31,6 +33,12 @@ const TICK: Duration = Duration::from_secs(1);
 
 /// How long a proposer waits before it looks for a leader again.
 const LEADER_RETRY: Duration = Duration::from_millis(50);
+
+/// How often room that was not found is looked for again.
+const ROOM_RETRY: Duration = Duration::from_secs(1);
+
+/// How often room is looked after where nothing seems to be missing.
+const ROOM_PERIOD: Duration = Duration::from_secs(60);
 
 /// How long tasks and Raft get to end.
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
@@ -65,6 +73,8 @@ struct Inner {
     raft: Raft<TypeConfig, StateMachine>,
     config: ControllerConfig,
     cluster_id: ClusterId,
+    log: LogStore,
+    snapshots: SnapshotStore,
     images: watch::Receiver<Arc<MetadataImage>>,
     in_flight: Semaphore,
     clock: Arc<dyn Clock>,
@@ -74,6 +84,7 @@ struct Inner {
 /// Why the leader did not take a command.
 enum Refused {
     NotLeader(Option<u64>),
+    NoSpace(String),
     Unknown(String),
 }
 
@@ -95,32 +106,42 @@ impl Controller {
         let metrics = ControllerMetrics::new(registry);
         let (log, cluster_id) = open_directory(&config, &disk, &clock, rng.as_ref(), &metrics).await?;
         let snapshots = SnapshotStore::new(disk, &config.directory);
-        let machine = StateMachine::open(snapshots, log.purged_index(), cluster_id, metrics.clone()).await?;
+        let machine =
+            StateMachine::open(snapshots.clone(), log.purged_index(), cluster_id, metrics.clone()).await?;
         let images = machine.images();
         let raft_config = Arc::new(raft_config(&config, cluster_id).validate()?);
         let network = Network { cluster_id, node_id: config.node_id, transport: config.transport.clone() };
-        let raft = Raft::new(config.node_id, raft_config, network, log, machine).await;
+        let raft = Raft::new(config.node_id, raft_config, network, log.clone(), machine).await;
         let raft = raft.map_err(|why| StartError::Raft(why.to_string()))?;
         let tasks = supervisor.child("controller");
         let in_flight = Semaphore::new(limits::PROPOSALS_IN_FLIGHT_MAX);
-        let inner = Arc::new(Inner { raft, config, cluster_id, images, in_flight, clock, metrics });
+        let inner = Inner { raft, config, cluster_id, log, snapshots, images, in_flight, clock, metrics };
+        let inner = Arc::new(inner);
         let controller = Self { inner, tasks };
+        controller.spawn("controller-room", |inner| async move { inner.run_room().await });
         if let Err(why) = controller.join().await {
             controller.shutdown().await;
             return Err(why);
         }
-        let (inner, token) = (Arc::clone(&controller.inner), controller.tasks.shutdown_token());
-        controller
-            .tasks
-            .spawn("controller-ticks", async move {
-                tokio::select! {
-                    biased;
-                    () = token.cancelled() => {}
-                    () = inner.run_ticks() => {}
-                }
-            })
-            .detach();
+        controller.spawn("controller-ticks", |inner| async move { inner.run_ticks().await });
         Ok(controller)
+    }
+
+    /// Runs a task until it ends or the controller does.
+    fn spawn<F>(&self, name: &'static str, task: impl FnOnce(Arc<Inner>) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let (task, token) = (task(Arc::clone(&self.inner)), self.tasks.shutdown_token());
+        let until_the_end = async move {
+            tokio::select! {
+                // The end first: a task that always has something to do must not outlive it.
+                biased;
+                () = token.cancelled() => {}
+                () = task => {}
+            }
+        };
+        self.tasks.spawn(name, until_the_end).detach();
     }
 
     async fn join(&self) -> Result<(), StartError> {
@@ -249,6 +270,9 @@ impl Controller {
 
     /// Ends the controller. What was proposed and not answered is unknown.
     pub async fn shutdown(&self) {
+        // What waits for space would keep Raft from ending.
+        self.inner.log.close();
+        self.inner.snapshots.close();
         let late = self.tasks.shutdown(SHUTDOWN_DEADLINE).await;
         if !late.is_empty() {
             tracing::warn!(?late, "controller tasks did not end in time");
@@ -282,6 +306,7 @@ impl Inner {
                     self.wait_applied(index, deadline).await.map_err(|why| ProposeError::Unknown { why })?;
                     return Ok(outcome);
                 }
+                Err(Refused::NoSpace(why)) => return Err(ProposeError::NoSpace { why }),
                 Err(Refused::Unknown(why)) => return Err(ProposeError::Unknown { why }),
                 Err(Refused::NotLeader(_)) if self.clock.monotonic() >= deadline => {
                     return Err(ProposeError::NoLeader);
@@ -306,6 +331,7 @@ impl Inner {
         match answer.unwrap_or_else(|| Err(CallError::Unknown { why: "no answer in time".to_owned() })) {
             Ok(Answer::Proposed { index, outcome }) => Ok((index, outcome)),
             Ok(_) => Err(Refused::Unknown("the answer is to another question".to_owned())),
+            Err(CallError::NoSpace { why }) => Err(Refused::NoSpace(why)),
             Err(CallError::Unknown { why }) => Err(Refused::Unknown(why)),
             Err(CallError::NotLeader | CallError::Unreachable { .. } | CallError::AnotherCluster { .. }) => {
                 Err(Refused::NotLeader(None))
@@ -323,6 +349,15 @@ impl Inner {
     }
 
     async fn write(&self, command: Arc<Command>) -> Result<(u64, Outcome), Refused> {
+        // Raft ends with the first entry that cannot be written, so room is promised before it hears of one. Where
+        // another node leads, it is that one's room.
+        let bytes = command.encode().len();
+        let _admission = if self.raft.is_leader() {
+            let admitted = self.log.admit(entry_record_bytes_max(bytes), Urgency::of(&command, bytes)).await;
+            Some(admitted.map_err(|why| Refused::NoSpace(why.to_string()))?)
+        } else {
+            None
+        };
         match self.raft.client_write(Proposal(command)).await {
             Ok(answer) => match answer.data.0 {
                 Some(outcome) => Ok((answer.log_id.index, outcome)),
@@ -421,6 +456,52 @@ impl Inner {
         }
     }
 
+    /// Keeps room ahead in the log and for the next snapshot. Where the disk has none, what is applied goes into a
+    /// snapshot and out of the log, so that its file can be compacted in place.
+    async fn run_room(&self) {
+        let mut was_short = false;
+        loop {
+            let (log, snapshots) = (self.log.prepare().await, self.snapshots.prepare().await);
+            let short = log.err().map(|why| why.to_string()).or(snapshots.err().map(|why| why.to_string()));
+            match &short {
+                Some(why) if !was_short => {
+                    tracing::warn!(error = why, "the controller finds no room ahead on its disk");
+                }
+                None if was_short => tracing::info!("the controller has room ahead on its disk again"),
+                _ => {}
+            }
+            was_short = short.is_some();
+            if was_short {
+                self.shorten_log().await;
+                self.clock.sleep(ROOM_RETRY).await;
+            } else {
+                tokio::select! {
+                    // Both only say that it is time to look.
+                    biased;
+                    () = self.log.room_taken() => {}
+                    () = self.clock.sleep(ROOM_PERIOD) => {}
+                }
+            }
+        }
+    }
+
+    async fn shorten_log(&self) {
+        let (applied, snapshot, purged) = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            (metrics.last_applied, metrics.snapshot, metrics.purged)
+        };
+        let trigger = self.raft.trigger();
+        let asked = match snapshot {
+            Some(snapshot) if Some(snapshot) > purged => trigger.purge_log(snapshot.index).await,
+            _ if applied > snapshot => trigger.snapshot().await,
+            _ => Ok(()),
+        };
+        if let Err(why) = asked {
+            tracing::debug!(error = %why, "the controller's log is not shortened");
+        }
+    }
+
     async fn propose_quietly(&self, command: Command) {
         if let Err(why) = self.propose(Arc::new(command)).await {
             tracing::debug!(error = %why, "controller's own command has no outcome");
@@ -455,6 +536,7 @@ impl Inner {
             Message::Propose(command) => match self.propose_here(&command).await {
                 Ok((index, outcome)) => Ok(Answer::Proposed { index, outcome }),
                 Err(Refused::NotLeader(_)) => Err(CallError::NotLeader),
+                Err(Refused::NoSpace(why)) => Err(CallError::NoSpace { why }),
                 Err(Refused::Unknown(why)) => Err(CallError::Unknown { why }),
             },
             Message::ReadIndex => match self.read_index_here().await {

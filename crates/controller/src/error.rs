@@ -56,6 +56,13 @@ pub enum ProposeError {
         /// Its size.
         bytes: usize,
     },
+    /// The leader's disk is full, and the command is not one that frees space. It was not applied and never will be: it
+    /// may be proposed again once there is space.
+    #[error("the controller has no space on its disk: {why}")]
+    NoSpace {
+        /// What the disk said.
+        why: String,
+    },
     /// No leader was found in time. It was not applied and never will be: it may be proposed again.
     #[error("there is no controller to lead")]
     NoLeader,
@@ -72,7 +79,7 @@ impl ProposeError {
     #[must_use]
     pub const fn is_not_applied(&self) -> bool {
         match self {
-            Self::Busy | Self::TooLarge { .. } | Self::NoLeader => true,
+            Self::Busy | Self::TooLarge { .. } | Self::NoSpace { .. } | Self::NoLeader => true,
             Self::Unknown { .. } => false,
         }
     }

@@ -7,12 +7,18 @@
 //! **Does not own** snapshots, or what entries mean.
 //!
 //! ```text
-//! log-7:  header | image: vote, purged, live entries | round | round | round | zeros, allocated ahead
-//!                ^ written aside and synced before the file got its name     ^ where the next one goes
+//! log-7:      header | image: vote, purged, live entries | round | round | round | zeros, allocated ahead
+//!                    ^ written and synced before the file got its name        ^ where the next one goes
+//! log-spare:  blocks for log-8
 //! ```
 //!
-//! A start, and a purge that leaves more garbage than entries, writes what is live to the next file and removes the
-//! former one. So a file that was recovered is never appended to: bytes beyond a torn tail cannot come back.
+//! A start, and a purge that leaves more garbage than entries, writes what is live to the next file; the former one
+//! waits to be the one after it. So a file that was recovered is never appended to: bytes beyond a torn tail cannot come
+//! back.
+//!
+//! **A full disk** is an answer: room and the next file are allocated ahead, a proposal that finds none is refused
+//! before Raft hears of it ([`LogStore::admit`]), what frees space goes on in what is kept for it, and a round that finds
+//! none all the same waits for it.
 //!
 //! **Crash behaviour**: a start takes the file of the highest number and plays it up to the first bad record. Where a
 //! later record says that the bad one had been synced, the file is damaged and the start is refused: a voter that
@@ -23,27 +29,34 @@ use std::{
     fmt::Debug,
     io,
     ops::RangeBounds,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
-use bytes::Bytes;
 use openraft::{
     OptionalSend, RaftLogReader,
     storage::{IOFlushed, LogState, RaftLogStorage},
 };
-use tidelog_runtime::{Clock, Disk, DiskFile, Lane, OpenMode};
+use tidelog_runtime::{CancellationToken, Clock, Disk, is_disk_full};
 use tidelog_types::limits;
 
 use crate::{
-    codec::{FILE_HEADER_BYTES, FileHeader, Place, Record, StoreError, find_record, synced_later},
+    codec::{FILE_HEADER_BYTES, FileHeader, Record, StoreError, find_record, synced_later},
     identity::read_file,
     metrics::ControllerMetrics,
     raft_types::{Entry, LogId, TypeConfig, Vote},
 };
 
-/// Garbage below this is not worth writing a new file for.
-const GARBAGE_BYTES_MIN: u64 = 1024 * 1024;
+mod room;
+mod writer;
+
+use room::Room;
+pub(crate) use room::{Admission, Urgency};
+use writer::Writer;
+
+/// How often a round that found the disk full is tried again.
+const SPACE_RETRY: Duration = Duration::from_millis(200);
 
 /// The log of one controller. Clones are the same log.
 #[derive(Clone)]
@@ -54,6 +67,9 @@ pub struct LogStore {
 struct Shared {
     memory: Mutex<Memory>,
     writer: tokio::sync::Mutex<Writer>,
+    room: Room,
+    /// Ends the wait of a round for space.
+    closing: CancellationToken,
     metrics: ControllerMetrics,
     clock: Arc<dyn Clock>,
 }
@@ -91,31 +107,6 @@ impl Memory {
     }
 }
 
-struct Writer {
-    disk: Arc<dyn Disk>,
-    directory: PathBuf,
-    file: Arc<dyn DiskFile>,
-    path: PathBuf,
-    number: u64,
-    position: u64,
-    /// The file's length: zeros from `position` on.
-    allocated: u64,
-    /// Bytes of the image that the file began with.
-    image_bytes: u64,
-    /// Why nothing more may be written; also set while a round is under way, so that one that was dropped stays so.
-    failed: Option<String>,
-}
-
-/// Everything in one new file, before it has its name.
-struct NewFile {
-    file: Arc<dyn DiskFile>,
-    aside: PathBuf,
-    path: PathBuf,
-    number: u64,
-    end: u64,
-    allocated: u64,
-}
-
 impl LogStore {
     /// Opens the log in `directory`, which exists; writes what is live to a new file.
     ///
@@ -137,26 +128,17 @@ impl LogStore {
             .unwrap_or(0)
             .checked_add(1)
             .ok_or_else(|| StoreError::damaged(directory, "no file number is left"))?;
-        let new = write_new(&disk, directory, number, &memory).await?;
-        name_new(&disk, directory, &new).await?;
-        for former in numbers {
-            let path = directory.join(file_name(former));
-            disk.remove_file(&path).await.map_err(StoreError::io("remove", path))?;
-        }
+        let writer = Writer::begin(disk, directory, number, &memory, &numbers).await?;
         metrics.log_entries.set(u64::try_from(memory.entries.len()).unwrap_or(u64::MAX));
-        let writer = Writer {
-            disk,
-            directory: directory.to_owned(),
-            file: new.file,
-            path: new.path,
-            number,
-            position: new.end,
-            allocated: new.allocated,
-            image_bytes: new.end,
-            failed: None,
+        let room = Room::new(writer.room(), metrics.log_room_bytes.clone());
+        let shared = Shared {
+            memory: Mutex::new(memory),
+            writer: tokio::sync::Mutex::new(writer),
+            room,
+            closing: CancellationToken::new(),
+            metrics,
+            clock,
         };
-        let shared =
-            Shared { memory: Mutex::new(memory), writer: tokio::sync::Mutex::new(writer), metrics, clock };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -181,17 +163,19 @@ impl LogStore {
         self.shared.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes records durable in one round, then visible.
+    /// Makes records durable in one round, then visible. On a full disk it waits for space: what comes here was
+    /// admitted, or is Raft's own, and Raft takes every error for its end.
     async fn write(&self, records: Vec<Record>) -> io::Result<()> {
         let mut writer = self.shared.writer.lock().await;
         let before = self.shared.clock.monotonic();
-        let written = writer.round(&records).await?;
+        let written = self.round(&mut writer, &records).await?;
         self.shared
             .metrics
             .log_round_seconds
             .observe_duration(self.shared.clock.monotonic().saturating_sub(before));
         self.shared.metrics.log_rounds.inc();
         self.shared.metrics.log_written_bytes.add(written);
+        self.shared.room.set(writer.room());
         let mut memory = self.memory();
         for record in records {
             memory.apply(record);
@@ -200,92 +184,85 @@ impl LogStore {
         Ok(())
     }
 
-    /// Writes a new file where the old one is mostly garbage. That it could not be written harms nothing.
+    async fn round(&self, writer: &mut Writer, records: &[Record]) -> io::Result<u64> {
+        let mut told = false;
+        loop {
+            let why = match writer.round(records).await {
+                Err(why) if is_disk_full(&why) && writer.check().is_ok() => why,
+                outcome => {
+                    self.shared.room.set_round_waits(false);
+                    return outcome;
+                }
+            };
+            if !told {
+                tracing::error!(error = %why, "the disk is full: the controller's log waits for space");
+                told = true;
+            }
+            self.shared.room.set_round_waits(true);
+            tokio::select! {
+                // The end first: nobody hears of this round any more.
+                biased;
+                () = self.shared.closing.cancelled() => {
+                    writer.fail("it was closed while a round waited for space");
+                    return Err(why);
+                }
+                () = self.shared.clock.sleep(SPACE_RETRY) => {}
+            }
+        }
+    }
+
+    /// Promises room for a record of `bytes`, so that its round cannot meet a full disk.
+    ///
+    /// # Errors
+    /// The disk is full, or room could not be allocated; nothing has changed and it may be tried again.
+    pub(crate) async fn admit(&self, bytes: u64, urgency: Urgency) -> io::Result<Admission> {
+        let room = &self.shared.room;
+        loop {
+            if let Some(admission) = room.try_admit(bytes, urgency) {
+                return Ok(admission);
+            }
+            room.needed(bytes)?;
+            let mut writer = self.shared.writer.lock().await;
+            // Asked again: others were promised more meanwhile, or room was made.
+            let needed = room.needed(bytes)?;
+            if needed <= writer.room() {
+                room.set(writer.room());
+                continue;
+            }
+            writer.make_room(needed).await?;
+            room.set(writer.room());
+        }
+    }
+
+    /// Makes room ahead of need, and the next file.
+    ///
+    /// # Errors
+    /// The disk's. Nothing is lost by it; it is to be tried again.
+    pub(crate) async fn prepare(&self) -> io::Result<()> {
+        let mut writer = self.shared.writer.lock().await;
+        let ahead = writer.make_room(limits::RAFT_LOG_AHEAD_BYTES).await;
+        self.shared.room.set(writer.room());
+        // The spare in any case: it is what a compaction needs, and that makes room too.
+        let spare = writer.prepare_spare().await;
+        ahead.and(spare)
+    }
+
+    /// Completes once [`LogStore::prepare`] has something to do.
+    pub(crate) async fn room_taken(&self) {
+        self.shared.room.taken().await;
+    }
+
+    /// Ends what waits for space. Nothing is written any more where something waited.
+    pub(crate) fn close(&self) {
+        self.shared.closing.cancel();
+    }
+
+    /// Writes a new file where the old one is mostly garbage.
     async fn compact(&self) -> io::Result<()> {
         let mut writer = self.shared.writer.lock().await;
         let memory = self.memory().clone();
-        let garbage = writer.position.saturating_sub(writer.image_bytes);
-        if garbage < GARBAGE_BYTES_MIN.max(writer.image_bytes) {
-            return Ok(());
-        }
-        writer.replace_file(&memory).await
-    }
-}
-
-impl Writer {
-    fn check(&self) -> io::Result<()> {
-        match &self.failed {
-            None => Ok(()),
-            Some(why) => Err(io::Error::other(format!("the controller's log is closed: {why}"))),
-        }
-    }
-
-    /// Writes and syncs; the bytes written.
-    async fn round(&mut self, records: &[Record]) -> io::Result<u64> {
-        self.check()?;
-        let mut out = Vec::new();
-        for record in records {
-            let length = u64::try_from(out.len()).map_err(io::Error::other)?;
-            let position = self.position.checked_add(length).ok_or(io::ErrorKind::FileTooLarge)?;
-            record.encode(Place { number: self.number, position, synced: self.position }, &mut out);
-        }
-        let length = u64::try_from(out.len()).map_err(io::Error::other)?;
-        let end = self.position.checked_add(length).ok_or(io::ErrorKind::FileTooLarge)?;
-        self.allocate(end).await?;
-        self.failed = Some("a round was dropped half-way".to_owned());
-        let written = self.file.write_at(self.position, vec![Bytes::from(out)]).await;
-        let synced = match written {
-            Ok(()) => self.file.sync_data().await,
-            Err(why) => Err(why),
-        };
-        if let Err(why) = synced {
-            tracing::error!(path = %self.path.display(), error = %why, "controller log write failed, the controller stops");
-            self.failed = Some(why.to_string());
-            return Err(why);
-        }
-        self.failed = None;
-        self.position = end;
-        Ok(length)
-    }
-
-    /// Makes room up to `end`. Nothing is written yet, so a failure here can be survived.
-    async fn allocate(&mut self, end: u64) -> io::Result<()> {
-        if end <= self.allocated {
-            return Ok(());
-        }
-        let wanted = end
-            .checked_next_multiple_of(limits::RAFT_LOG_ALLOCATION_BYTES)
-            .ok_or(io::ErrorKind::FileTooLarge)?;
-        self.file.allocate(wanted).await?;
-        self.allocated = wanted;
-        Ok(())
-    }
-
-    async fn replace_file(&mut self, memory: &Memory) -> io::Result<()> {
-        self.check()?;
-        let number = self.number.checked_add(1).ok_or(io::ErrorKind::FileTooLarge)?;
-        let new = match write_new(&self.disk, &self.directory, number, memory).await {
-            Ok(new) => new,
-            Err(why) => {
-                tracing::warn!(directory = %self.directory.display(), error = %why, "controller log was not compacted");
-                return Ok(());
-            }
-        };
-        // From the rename on a start may find the new file: the old one must not be appended to again.
-        self.failed = Some("a new log file was dropped half-way".to_owned());
-        if let Err(why) = name_new(&self.disk, &self.directory, &new).await {
-            tracing::error!(directory = %self.directory.display(), error = %why, "controller log could not be replaced, the controller stops");
-            self.failed = Some(why.to_string());
-            return Err(io::Error::other(why));
-        }
-        self.failed = None;
-        let former = std::mem::replace(&mut self.path, new.path);
-        self.file = new.file;
-        (self.number, self.position, self.allocated) = (number, new.end, new.allocated);
-        self.image_bytes = new.end;
-        if let Err(why) = self.disk.remove_file(&former).await {
-            tracing::warn!(path = %former.display(), error = %why, "former controller log was not removed");
-        }
+        writer.compact(&memory).await?;
+        self.shared.room.set(writer.room());
         Ok(())
     }
 }
@@ -336,39 +313,6 @@ async fn recover(disk: &Arc<dyn Disk>, directory: &Path, number: u64) -> Result<
         ));
     }
     Ok(memory)
-}
-
-/// Writes and syncs a file that holds `memory` and room for more.
-async fn write_new(
-    disk: &Arc<dyn Disk>,
-    directory: &Path,
-    number: u64,
-    memory: &Memory,
-) -> Result<NewFile, StoreError> {
-    let path = directory.join(file_name(number));
-    let aside = directory.join(format!("{}.new", file_name(number)));
-    let mut image = vec![0; FILE_HEADER_BYTES];
-    for record in memory.records() {
-        let position = u64::try_from(image.len()).map_err(|why| StoreError::damaged(&path, why))?;
-        record.encode(Place { number, position, synced: 0 }, &mut image);
-    }
-    let end = u64::try_from(image.len()).map_err(|why| StoreError::damaged(&path, why))?;
-    image[..FILE_HEADER_BYTES].copy_from_slice(&FileHeader { number, image_end: end }.encode());
-    let room = end.saturating_add(limits::RAFT_LOG_ALLOCATION_BYTES / 2);
-    let allocated = room.next_multiple_of(limits::RAFT_LOG_ALLOCATION_BYTES);
-    let file = disk.open(&aside, OpenMode::CreateOrTruncate, Lane::Background).await;
-    let file = file.map_err(StoreError::io("create", &aside))?;
-    file.allocate(allocated).await.map_err(StoreError::io("allocate", &aside))?;
-    file.write_at(0, vec![Bytes::from(image)]).await.map_err(StoreError::io("write", &aside))?;
-    file.sync_data().await.map_err(StoreError::io("sync", &aside))?;
-    Ok(NewFile { file, aside, path, number, end, allocated })
-}
-
-async fn name_new(disk: &Arc<dyn Disk>, directory: &Path, new: &NewFile) -> Result<(), StoreError> {
-    disk.rename(&new.aside, &new.path).await.map_err(StoreError::io("rename", &new.aside))?;
-    disk.sync_dir(directory).await.map_err(StoreError::io("sync", directory))?;
-    tracing::debug!(number = new.number, bytes = new.end, "controller log file begun");
-    Ok(())
 }
 
 impl RaftLogReader<TypeConfig> for LogStore {

@@ -19,6 +19,8 @@ pub struct ControllerMetrics {
     pub log_written_bytes: Counter,
     /// One round's write and sync.
     pub log_round_seconds: Histogram,
+    /// Bytes that are allocated in the log and not written.
+    pub log_room_bytes: Gauge,
     /// Entries in the log and not yet purged.
     pub log_entries: Gauge,
     /// The last index applied.
@@ -54,6 +56,10 @@ impl ControllerMetrics {
                 .counter("controller_log_written_bytes_total", "Bytes written to the log."),
             log_round_seconds: registry
                 .histogram("controller_log_round_seconds", "One round's write and sync."),
+            log_room_bytes: registry.gauge(
+                "controller_log_room_bytes",
+                "Bytes that are allocated in the log and not written; below 1.75 MiB the disk is full.",
+            ),
             log_entries: registry.gauge("controller_log_entries", "Entries in the log, not yet purged."),
             applied_index: registry.gauge("controller_applied_index", "The last log index applied."),
             snapshots: registry.counter("controller_snapshots_total", "Snapshots written."),

@@ -144,6 +144,14 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         Ok(())
     }
 
+    async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<SnapshotBuilder> {
+        // A snapshot that would not fit is not encoded to find that out.
+        if !force && !self.snapshots.has_room().await {
+            return None;
+        }
+        Some(self.get_snapshot_builder().await)
+    }
+
     async fn get_snapshot_builder(&mut self) -> SnapshotBuilder {
         SnapshotBuilder {
             meta: SnapshotMeta { last_log_id: self.last_applied, last_membership: self.membership.clone() },
@@ -156,7 +164,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: Bytes) -> Result<(), io::Error> {
         let state = ClusterState::decode_snapshot(&snapshot).map_err(io::Error::other)?;
         self.check_cluster(&state).map_err(io::Error::other)?;
-        self.snapshots.write(meta, &snapshot).await.map_err(io::Error::other)?;
+        self.snapshots.write_when_it_fits(meta, &snapshot).await.map_err(io::Error::other)?;
         self.metrics.snapshots.inc();
         tracing::info!(last = ?meta.last_log_id, bytes = snapshot.len(), "controller snapshot installed");
         self.take(meta, state, &snapshot);
@@ -177,12 +185,30 @@ pub struct SnapshotBuilder {
     metrics: ControllerMetrics,
 }
 
+impl SnapshotBuilder {
+    /// The newest snapshot there is. Raft takes one that is not newer than the one it knows for none.
+    async fn former(&self) -> Result<RaftSnapshot, io::Error> {
+        let found = self.snapshots.newest(None).await.map_err(io::Error::other)?;
+        Ok(match found {
+            Some(found) => Snapshot { meta: found.meta, snapshot: found.bytes },
+            None => Snapshot { meta: SnapshotMeta::default(), snapshot: Bytes::new() },
+        })
+    }
+}
+
 impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
     type SnapshotData = Bytes;
 
     async fn build_snapshot(&mut self) -> Result<RaftSnapshot, io::Error> {
         let bytes = Bytes::from(self.state.encode_snapshot());
-        self.snapshots.write(&self.meta, &bytes).await.map_err(io::Error::other)?;
+        match self.snapshots.write(&self.meta, &bytes).await {
+            Ok(()) => {}
+            Err(why) if why.is_disk_full() => {
+                tracing::warn!(error = %why, bytes = bytes.len(), "the disk is full: the former controller snapshot stays");
+                return self.former().await;
+            }
+            Err(why) => return Err(io::Error::other(why)),
+        }
         self.metrics.snapshots.inc();
         self.metrics.snapshot_bytes.set(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
         tracing::debug!(last = ?self.meta.last_log_id, bytes = bytes.len(), "controller snapshot built");

@@ -99,6 +99,12 @@ pub enum CallError {
     /// The receiver does not lead; nothing was done.
     #[error("the controller does not lead")]
     NotLeader,
+    /// The receiver leads, but its disk is full; nothing was done.
+    #[error("the controller has no space on its disk: {why}")]
+    NoSpace {
+        /// What the disk said.
+        why: String,
+    },
     /// The receiver belongs to another cluster; nothing was done.
     #[error("the controller belongs to cluster {cluster_id}")]
     AnotherCluster {
@@ -229,7 +235,9 @@ fn rpc_error(error: &CallError) -> RPCError<TypeConfig> {
         CallError::Unreachable { .. } | CallError::AnotherCluster { .. } => {
             RPCError::Unreachable(Unreachable::new(error))
         }
-        CallError::NotLeader | CallError::Unknown { .. } => RPCError::Network(NetworkError::new(error)),
+        CallError::NotLeader | CallError::NoSpace { .. } | CallError::Unknown { .. } => {
+            RPCError::Network(NetworkError::new(error))
+        }
     }
 }
 

@@ -49,7 +49,10 @@ impl Metadata for Controller {
             match Self::propose(&controller, command).await {
                 Ok(outcome) => Ok(outcome.into_result()?),
                 Err(
-                    error @ (ProposeError::Busy | ProposeError::TooLarge { .. } | ProposeError::NoLeader),
+                    error @ (ProposeError::Busy
+                    | ProposeError::TooLarge { .. }
+                    | ProposeError::NoSpace { .. }
+                    | ProposeError::NoLeader),
                 ) => Err(ProposeFailure::Unavailable(error.to_string())),
                 Err(ProposeError::Unknown { why }) => Err(ProposeFailure::Unknown(why)),
             }

@@ -58,6 +58,12 @@ pub struct DiskSpace {
     pub free: u64,
 }
 
+/// Whether an operation failed for lack of space, the file system's or a quota's: that passes when space is freed.
+#[must_use]
+pub fn is_disk_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 /// Files of one node.
 pub trait Disk: Send + Sync + 'static {
     /// Opens a file; its operations run on `lane`.

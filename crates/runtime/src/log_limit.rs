@@ -14,7 +14,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 
 /// Lets a number of lines a minute pass for each reason, and counts the others. Clones share the counts.
 ///
-/// ```ignore
+/// ```text
 /// if let Some(suppressed) = limit.pass("request refused") {
 ///     tracing::warn!(suppressed, peer, "request refused");
 /// }

@@ -95,8 +95,25 @@ pub const COMMAND_BYTES_MAX: usize = 1024 * 1024;
 /// second's queue.
 pub const PROPOSALS_IN_FLIGHT_MAX: usize = 1_024;
 
-/// The controllers' log file grows by this, allocated ahead, so that a full disk does not stop metadata at once.
+/// The controllers' log file grows by this; the file that waits to be the next one has as much.
 pub const RAFT_LOG_ALLOCATION_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Room in the controllers' log is allocated this far ahead of what is written: one command of the largest size beyond the
+/// two floors below.
+pub const RAFT_LOG_AHEAD_BYTES: u64 = 3 * 1024 * 1024;
+
+/// Room that is kept on a full disk for commands that free space (topics deleted, log starts raised, segments committed):
+/// some ten thousand of them, and what they leave behind is compacted in place.
+pub const RAFT_LOG_FREEING_BYTES: u64 = 1536 * 1024;
+
+/// Room that is kept on a full disk for what Raft itself must write: votes, a leader's first entry, purges.
+pub const RAFT_LOG_OWN_BYTES: u64 = 256 * 1024;
+
+/// A change of configuration up to this size counts as one that may free space: a shorter retention.
+pub const FREEING_CONFIG_BYTES_MAX: usize = 16 * 1024;
+
+/// The file that waits to be the controllers' next snapshot has at least this, and twice what the newest one has.
+pub const RAFT_SNAPSHOT_ALLOCATION_BYTES: u64 = 256 * 1024;
 
 /// The largest file of the controllers that is read into memory at a start; a larger one is not ours.
 pub const RAFT_FILE_BYTES_MAX: usize = 1024 * 1024 * 1024;

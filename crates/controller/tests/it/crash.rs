@@ -14,7 +14,7 @@ use tidelog_controller::{
     state_machine::StateMachine,
 };
 use tidelog_core::cluster::Command;
-use tidelog_runtime::{Disk, Rng, SeededRng};
+use tidelog_runtime::{Clock, Disk, Rng, SeededRng};
 use tidelog_sim::{Context, Fault, FaultEffect, Halt, OperationKind, SimDisk, seeds};
 use tidelog_types::ProducerId;
 
@@ -366,29 +366,42 @@ fn after_a_failed_sync_the_log_is_closed() {
     });
 }
 
-/// A full disk while room is allocated ahead harms nothing: the next round is tried again.
+/// A round that finds the disk full waits, since Raft would end with it, and is written once there is space.
 #[test]
-fn a_disk_without_room_for_more_refuses_and_recovers() {
-    tidelog_sim::run(3, |context| async move {
-        let disk = &context.disk;
-        let mut store = Store::open(disk).await.unwrap();
-        let acknowledged = RefCell::default();
-        store.step(&Step::Vote(1), &acknowledged).await;
-        disk.inject(Fault::on(OperationKind::Allocate, FaultEffect::ENOSPC));
-        store.step(&Step::Append { count: 100, bytes: 30_000 }, &acknowledged).await;
-        let entries = acknowledged.borrow().model.new_entries(100, 30_000);
-        let refused = store.log.append(entries, IOFlushed::noop()).await.unwrap_err();
-        assert_eq!(refused.kind(), std::io::ErrorKind::StorageFull);
-        disk.clear_faults();
-        store.step(&Step::Append { count: 100, bytes: 30_000 }, &acknowledged).await;
-        let mut store = Store::open(&disk.crash()).await.unwrap();
-        assert_eq!(store.observed().await, acknowledged.borrow().model);
-    });
+fn a_round_that_finds_the_disk_full_waits_for_space() {
+    for kind in [OperationKind::Allocate, OperationKind::Write] {
+        tidelog_sim::run(3, |context| async move {
+            let disk = &context.disk;
+            let mut store = Store::open(disk).await.unwrap();
+            let acknowledged = RefCell::default();
+            store.step(&Step::Vote(1), &acknowledged).await;
+            disk.inject(Fault::on(kind, FaultEffect::ENOSPC));
+            let (mut log, entries) =
+                (store.log.clone(), acknowledged.borrow().model.new_entries(170, 30_000));
+            let before = acknowledged.borrow().model.clone();
+            {
+                let mut append = std::pin::pin!(log.append(entries.clone(), IOFlushed::noop()));
+                tokio::select! {
+                    biased;
+                    outcome = &mut append => panic!("{kind:?}: {outcome:?}"),
+                    () = context.clock.sleep(std::time::Duration::from_secs(5)) => {}
+                }
+                assert_eq!(store.observed().await, before, "what waits is not shown");
+                disk.clear_faults();
+                append.await.unwrap();
+            }
+            let mut after = before;
+            after.entries.extend(entries.into_iter().map(|entry| (entry.log_id.index, entry)));
+            let mut again = Store::open(&disk.crash()).await.unwrap();
+            assert_eq!(again.observed().await, after, "{kind:?}");
+        });
+    }
 }
 
 fn newest(disk: &SimDisk, prefix: &str) -> std::path::PathBuf {
     let mut paths = disk.paths();
-    paths.retain(|path| path.file_name().unwrap().to_str().unwrap().starts_with(prefix));
+    let number = |path: &Path| path.file_name()?.to_str()?.strip_prefix(prefix)?.parse::<u64>().ok();
+    paths.retain(|path| number(path).is_some());
     paths.pop().unwrap()
 }
 

@@ -135,7 +135,7 @@ impl Group {
             match self.propose(node, create_topic(number)) {
                 Ok(()) => return,
                 Err(ProposeError::Unknown { .. } | ProposeError::NoLeader | ProposeError::Busy) => {}
-                Err(why @ ProposeError::TooLarge { .. }) => panic!("{why}"),
+                Err(why @ (ProposeError::TooLarge { .. } | ProposeError::NoSpace { .. })) => panic!("{why}"),
             }
         }
         panic!("topic {number} had no outcome in {TRIES} tries");

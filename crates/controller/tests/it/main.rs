@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed expectation ends the test")]
 
 mod crash;
+mod full_disk;
 mod group;
 mod single;
 mod suite;
