@@ -59,6 +59,26 @@ impl Engine {
         })
     }
 
+    /// Refuses appends from here on, over restarts, until the owner cuts or resets the log.
+    pub(crate) async fn fence(&self, partition: &Partition, why: &str) -> Result<(), LogFailure> {
+        self.check()?;
+        let _files = partition.files.lock().await;
+        let why: Arc<str> = Arc::from(why);
+        {
+            let mut state = partition.lock();
+            if state.deleted {
+                return Err(LogFailure::Deleted);
+            }
+            if state.fenced.is_some() {
+                return Ok(());
+            }
+            state.fenced = Some(Arc::clone(&why));
+        }
+        tracing::error!(place = %partition.place, why = %why, "partition fenced");
+        let written = fence::write(self, partition.place, &why).await;
+        written.map_err(|error| self.fail_partition(partition, "fence", error))
+    }
+
     pub(crate) async fn truncate(&self, partition: &Arc<Partition>, to: Offset) -> Result<(), LogFailure> {
         self.check()?;
         let mut files = partition.files.lock().await;

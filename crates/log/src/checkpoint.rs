@@ -16,11 +16,13 @@ use std::{
 
 use bytes::Bytes;
 use tidelog_format::{
-    checkpoint::{Checkpoint, CheckpointEntry},
+    checkpoint::{Checkpoint, CheckpointEntry, CheckpointSegment},
     journal::{Generation, JournalPosition},
 };
 
-use crate::{LogFailure, engine::Engine, partition::Partition};
+use tidelog_types::{Offset, OffsetRange};
+
+use crate::{LogFailure, engine::Engine, partition::Partition, segment::Segment};
 
 /// The checkpoint's file in the data directory.
 pub(crate) const FILE: &str = "log.checkpoint";
@@ -131,6 +133,7 @@ async fn try_take(engine: &Arc<Engine>, clean: bool) -> Result<(), Stopped> {
             generation: Generation(engine.journal.newest_generation()),
             replay_from: JournalPosition(replay_from),
             clean,
+            written_at: Some(engine.clock.wall()),
             entries,
         },
     )
@@ -165,7 +168,27 @@ fn record(engine: &Engine, partition: &Partition, state: &crate::partition::Stat
         position: JournalPosition(position),
         log_start: state.log_start,
         local_log_start: state.local_log_start,
+        segments: segments(partition, state.behind_end),
     }
+}
+
+/// What a start needs to know of the segments below `end`: which there are, since a lost file leaves no trace in its folder,
+/// and what only reading them would tell. The caller holds the files lock.
+pub(crate) fn segments(partition: &Partition, end: Offset) -> Vec<CheckpointSegment> {
+    let segments = partition.segments.load();
+    let bases = segments.iter().skip(1).map(|next| next.base).chain([end]);
+    let record = |(segment, next): (&Arc<Segment>, Offset)| {
+        let content = segment.content();
+        // One of an older process of which nothing is known yet is listed once it was looked at.
+        let told = content.known && content.bytes > 0 && segment.base < end;
+        told.then(|| CheckpointSegment {
+            range: OffsetRange { base: segment.base, end: content.end.min(next) },
+            bytes: content.bytes,
+            max_timestamp: content.max_timestamp,
+            created: content.created,
+        })
+    };
+    segments.iter().zip(bases).filter_map(record).collect()
 }
 
 /// Writes behind and syncs partitions, a few at a time.

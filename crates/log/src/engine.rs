@@ -11,7 +11,7 @@ use std::{
 };
 
 use tidelog_runtime::{CancellationToken, Clock, Disk, Registry, Supervisor, Task};
-use tidelog_types::{DirectoryId, Offset, TopicPartition};
+use tidelog_types::{DirectoryId, Offset, Timestamp, TopicPartition};
 use tokio::sync::Notify;
 
 use crate::{
@@ -132,6 +132,13 @@ impl Engine {
             unclean,
             tasks: Mutex::default(),
         }
+    }
+
+    /// The wall time of a moment that is told by the monotonic clock.
+    pub(crate) fn wall_at(&self, moment: Duration) -> Timestamp {
+        let ago = self.clock.monotonic().saturating_sub(moment).as_millis();
+        let now = self.clock.wall().as_millis();
+        Timestamp::from_millis(now.saturating_sub(u64::try_from(ago).unwrap_or(u64::MAX)))
     }
 
     /// Whether the log takes appends.

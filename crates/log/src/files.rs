@@ -6,7 +6,7 @@
 //! Files are written far behind the journal and in large pieces. Until a checkpoint has synced them, a crash may leave any
 //! part of them; recovery cuts back to the checkpointed end and plays the journal over it.
 
-use std::{io, path::Path, sync::Arc, time::Duration};
+use std::{io, path::Path, sync::Arc};
 
 use bytes::Bytes;
 use tidelog_format::epochs::EpochChain;
@@ -40,7 +40,6 @@ struct Active {
     saved: usize,
     /// Timestamp from which `segment.ms` counts: its first batch's.
     rolls_from: Option<Timestamp>,
-    begun: Duration,
     /// Bytes handed to the device so far.
     pushed_out: u64,
 }
@@ -57,6 +56,8 @@ pub(crate) struct Files {
     /// Ascending.
     snapshots: Vec<Offset>,
     saved_epochs: Option<EpochChain>,
+    /// While the journal is played: about when its records were appended.
+    replayed_at: Option<Timestamp>,
 }
 
 /// A plain value for [`Files::found`].
@@ -69,12 +70,16 @@ pub(crate) struct FoundFolder {
     pub(crate) epochs: Option<EpochChain>,
     /// Whether recovery made or removed names, or cut a file.
     pub(crate) changed: bool,
+    /// The time of the active segment's first batch.
+    pub(crate) rolls_from: Option<Timestamp>,
+    /// About when the records were appended that the journal holds.
+    pub(crate) replayed_at: Option<Timestamp>,
 }
 
 impl Files {
     /// The folder as recovery found it, after its cut.
-    pub(crate) fn found(found: FoundFolder, now: Duration) -> Self {
-        let active = found.active.map(|segment| active(segment, now));
+    pub(crate) fn found(found: FoundFolder) -> Self {
+        let active = found.active.map(|segment| active(segment, found.rolls_from));
         Self {
             folder_made: found.exists,
             active,
@@ -82,7 +87,13 @@ impl Files {
             names_unsynced: found.changed,
             snapshots: found.snapshots,
             saved_epochs: found.epochs,
+            replayed_at: found.replayed_at,
         }
+    }
+
+    /// The journal is played: what is written from here on was appended by this process.
+    pub(crate) fn end_replay(&mut self) {
+        self.replayed_at = None;
     }
 
     /// Whether a checkpoint has anything to sync.
@@ -122,7 +133,7 @@ impl Files {
         };
         let aged = match (batch.max_timestamp, active.rolls_from) {
             (Some(now), Some(then)) => u128::from(now.millis_since(then)) > age.as_millis(),
-            _ => engine.clock.monotonic().saturating_sub(active.begun) > age,
+            _ => u128::from(engine.clock.wall().millis_since(content.created)) > age.as_millis(),
         };
         aged || content.bytes + batch.bytes() as u64 > size || too_far(active.segment.base, batch.last)
     }
@@ -167,7 +178,7 @@ impl Files {
             partition.place,
             &partition.folder,
             base,
-            Content::empty(base, engine.clock.wall()),
+            Content::empty(base, self.replayed_at.unwrap_or_else(|| engine.wall_at(first.appended))),
         ));
         engine.descriptors.create(&segment.path(LOG)).await?;
         self.names_unsynced = true;
@@ -180,7 +191,6 @@ impl Files {
             segment,
             saved: 0,
             rolls_from: first.max_timestamp,
-            begun: engine.clock.monotonic(),
             pushed_out: 0,
         });
         Ok(())
@@ -360,7 +370,13 @@ impl Files {
                 current.extend(cut.clone());
                 current
             });
-            self.active = cut.map(|segment| active(segment, engine.clock.monotonic()));
+            self.active = match cut {
+                Some(segment) => {
+                    let rolls_from = segment::rebuild::first_time(engine, &segment).await?;
+                    Some(active(segment, rolls_from))
+                }
+                None => None,
+            };
             self.names_unsynced = true;
         }
         while let Some(last) = self.snapshots.last().copied()
@@ -403,12 +419,12 @@ impl Files {
 }
 
 /// A segment in which appends go on: its index is as long as its file.
-fn active(segment: Arc<Segment>, now: Duration) -> Active {
+fn active(segment: Arc<Segment>, rolls_from: Option<Timestamp>) -> Active {
     let (saved, pushed_out) = {
         let content = segment.content();
         (content.intervals.as_ref().map_or(0, Vec::len), content.bytes)
     };
-    Active { segment, saved, rolls_from: None, begun: now, pushed_out }
+    Active { segment, saved, rolls_from, pushed_out }
 }
 
 /// Whether a relative offset would leave 31 bits, which Kafka's own index files cannot hold.

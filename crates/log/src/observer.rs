@@ -82,7 +82,8 @@ pub struct SegmentSummary {
     pub sealed: bool,
     /// The largest timestamp in it; `None` where no batch carries one.
     pub max_timestamp: Option<Timestamp>,
-    /// Wall time of its first append, as far as this process knows; after a start, the time of the start.
+    /// Wall time of its first append; kept over restarts. Of records that only the journal held at a stop, that of the
+    /// checkpoint before.
     pub created: Timestamp,
     /// The leader epochs of its first and last batch.
     pub leader_epochs: (LeaderEpoch, LeaderEpoch),
@@ -97,6 +98,9 @@ pub struct RecoveryReport {
     pub batches_played: u64,
     /// Set where acknowledged records are missing or damaged: the log ends before them and takes no append.
     pub fenced: Option<std::sync::Arc<str>>,
+    /// Segments below the log end whose file is gone or is not as long as it was. They are quarantined: a read of them is
+    /// [`crate::ReadError::Corrupt`]. Whoever knows another copy decides whether the partition may go on.
+    pub lost: Vec<OffsetRange>,
 }
 
 /// The state of the node's log.

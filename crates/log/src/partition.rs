@@ -262,6 +262,15 @@ impl PartitionLog {
         self.partition.lock().fenced.clone()
     }
 
+    /// Refuses appends from here on, over restarts, until [`PartitionLog::truncate`] or [`PartitionLog::reset`] lifts it: the
+    /// owner found that acknowledged records are gone, and nobody has them.
+    ///
+    /// # Errors
+    /// The log failed; the partition is fenced, and after a restart it may not be.
+    pub async fn fence(&self, why: &str) -> Result<(), LogFailure> {
+        self.engine.fence(&self.partition, why).await
+    }
+
     /// Asks that everything appended so far be synced now; otherwise a sync comes within `log.flush.linger.ms`.
     pub fn request_sync(&self) {
         self.engine.queue.request_sync();

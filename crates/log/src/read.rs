@@ -600,7 +600,7 @@ pub(crate) fn summaries(engine: &Engine, partition: &Partition) -> Vec<SegmentSu
                 bytes: unwritten,
                 sealed: false,
                 max_timestamp: latest,
-                created: engine.clock.wall(),
+                created: engine.wall_at(state.oldest_unwritten().unwrap_or_default()),
                 leader_epochs: epochs(state.behind_end, state.log_end),
             }),
         }

@@ -11,35 +11,38 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     io,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
 };
 
 use bytes::Bytes;
 use tidelog_format::{
-    batch::{BATCH_HEADER_BYTES, BatchHeader},
     checkpoint::{Checkpoint, CheckpointEntry},
-    epochs::EpochChain,
     journal::{Generation, JournalPosition},
+    producers::ProducerSnapshot,
 };
-use tidelog_runtime::{Clock, DirEntry, Disk, Registry, Supervisor, read_small};
-use tidelog_types::{LeaderEpoch, Offset, TopicPartition};
+use tidelog_runtime::{Clock, Disk, Registry, Supervisor, read_small};
+use tidelog_types::{Offset, TopicPartition};
 
 use crate::{
     LogConfig, OpenError, PartitionConfig, PartitionLog, RecoveryReport, checkpoint,
     data_dir::{self, failed},
     engine::Engine,
     fence,
-    files::{EPOCHS, Files, FoundFolder},
+    files::{Files, FoundFolder},
     journal::{
         self,
         play::{Journal, Replay, Replays},
     },
     metrics::LogMetrics,
     partition::{Partition, State},
-    segment::{self, Content, LOG, SNAPSHOT, Segment, index_file, rebuild},
+    segment::{self, SNAPSHOT},
     tail::TailBatch,
 };
+
+mod folder;
+
+use folder::Contents;
 
 /// The folder of the journal.
 const JOURNAL: &str = "journal";
@@ -100,7 +103,7 @@ pub(crate) async fn open(
         directory.meta.directory_id,
         unclean,
     ));
-    let recovery = Recovery { engine: Arc::clone(&engine) };
+    let recovery = Recovery { engine: Arc::clone(&engine), checkpoint: Arc::new(checkpoint) };
     let folders = recovery.folders().await?;
     let mut restored = recovery.restore_all(&replays, &folders).await?;
     recovery.write_survivors(&journal, &replays.partitions, &mut restored).await?;
@@ -108,6 +111,7 @@ pub(crate) async fn open(
         let mut files = restored.partition.files.lock().await;
         let synced = files.sync(&engine, &restored.partition, false).await;
         synced.map_err(failed("sync", &restored.partition.folder))?;
+        files.end_replay();
         drop(files);
         engine.add_partition(Arc::clone(&restored.partition));
         tracing::debug!(place = %place, "partition recovered");
@@ -121,7 +125,7 @@ pub(crate) async fn open(
     for orphan in folders.iter().filter(|place| !replays.partitions.contains_key(place)) {
         tracing::warn!(place = %orphan, "a folder of a partition that the log does not know is left alone");
     }
-    let recovered = recovery.report(restored).await?;
+    let recovered = recovery.report(restored).await;
     let took = engine.clock.monotonic().saturating_sub(begun);
     tracing::info!(
         partitions = recovered.len(),
@@ -156,6 +160,14 @@ async fn read_checkpoint(disk: &dyn Disk, directory: &Path, new: bool) -> Result
     }
 }
 
+/// The newest producer state that can be read, and what it lacks.
+struct Producers {
+    snapshot: Option<(Offset, Bytes)>,
+    replay: Vec<[u8; 61]>,
+    /// Why the batches behind it cannot be told, which makes it useless.
+    failed: Option<Arc<str>>,
+}
+
 struct Restored {
     partition: Arc<Partition>,
     report: RecoveryReport,
@@ -165,15 +177,7 @@ struct Restored {
 #[derive(Clone)]
 struct Recovery {
     engine: Arc<Engine>,
-}
-
-/// What a folder holds, by name.
-#[derive(Default)]
-struct Listing {
-    segments: Vec<(Offset, u64)>,
-    snapshots: Vec<Offset>,
-    /// Files that no segment or snapshot owns, or that belong to segments without batches.
-    strays: Vec<PathBuf>,
+    checkpoint: Arc<Checkpoint>,
 }
 
 impl Recovery {
@@ -244,7 +248,9 @@ impl Recovery {
         let mut fenced = replay.fenced.clone().or_else(|| earlier.clone());
         let found = match replay.reset {
             Some(_) => Contents::default(),
-            None if exists => self.cut_folder(place, &folder, replay).await.map_err(io)?,
+            None if exists => {
+                Contents::cut(engine, &self.checkpoint, place, &folder, replay).await.map_err(io)?
+            }
             None => Contents::default(),
         };
         // The files end where the checkpoint says, or acknowledged records are gone.
@@ -266,60 +272,22 @@ impl Recovery {
             fenced: fenced.clone(),
             ..State::empty(PartitionConfig::default(), end)
         };
-        let report = RecoveryReport { cut_to: end, batches_played: 0, fenced };
+        let report = RecoveryReport { cut_to: end, batches_played: 0, fenced, lost: found.lost };
         let folder_state = FoundFolder {
             exists: exists && replay.reset.is_none(),
             active: found.segments.last().cloned(),
             snapshots: found.snapshots.clone(),
             epochs: found.saved_epochs,
             changed: found.changed,
+            rolls_from: found.rolls_from,
+            // What the journal holds was appended after the checkpoint was made, or just before: the time that this process
+            // was away does not make it younger.
+            replayed_at: self.checkpoint.written_at,
         };
-        let files = Files::found(folder_state, engine.clock.monotonic());
+        let files = Files::found(folder_state);
         let partition = Arc::new(Partition::new(place, folder, state, files));
         partition.segments.store(Arc::new(found.segments));
         Ok(Some(Restored { partition, report, snapshots: found.snapshots }))
-    }
-
-    async fn cut_folder(
-        &self,
-        place: TopicPartition,
-        folder: &Path,
-        replay: &Replay,
-    ) -> io::Result<Contents> {
-        let engine = &self.engine;
-        let listing = list(folder, engine.disk.list_dir(folder).await?);
-        let mut contents = Contents::default();
-        for stray in &listing.strays {
-            crate::files::remove(engine, stray).await?;
-            contents.changed = true;
-        }
-        let wall = engine.clock.wall();
-        for (index, (base, bytes)) in listing.segments.iter().enumerate() {
-            let next = listing.segments.get(index + 1).map(|(next, _)| *next);
-            let evicted = next.is_some_and(|next| next <= replay.local_log_start);
-            if *base >= replay.cut || evicted {
-                remove_files(engine, folder, *base).await?;
-                contents.changed = true;
-                continue;
-            }
-            match next.filter(|next| *next < replay.cut) {
-                Some(next) => {
-                    let content = Content::listed(*bytes, next, wall);
-                    contents.segments.push(Arc::new(Segment::new(place, folder, *base, content)));
-                }
-                None => contents.take_last(engine, place, folder, *base, *bytes, replay).await?,
-            }
-        }
-        for snapshot in listing.snapshots {
-            if snapshot > replay.cut {
-                crate::files::remove(engine, &segment::path(folder, snapshot, SNAPSHOT)).await?;
-                contents.changed = true;
-            } else {
-                contents.snapshots.push(snapshot);
-            }
-        }
-        contents.read_epochs(engine, place, folder, replay).await?;
-        Ok(contents)
     }
 
     /// Writes what the journal holds behind the cut ends.
@@ -400,46 +368,76 @@ impl Recovery {
                 position: JournalPosition(start),
                 log_start: state.log_start,
                 local_log_start: state.local_log_start,
+                segments: checkpoint::segments(&restored.partition, state.log_end),
             }
         });
         let checkpoint = Checkpoint {
             generation: Generation(generation.saturating_sub(1)),
             replay_from: JournalPosition(start),
             clean: false,
+            written_at: Some(engine.clock.wall()),
             entries: entries.collect(),
         };
         let path = checkpoint::path(directory);
         checkpoint::write(engine, checkpoint).await.map_err(failed("write", &path))
     }
 
-    async fn report(
-        &self,
-        restored: BTreeMap<TopicPartition, Restored>,
-    ) -> Result<Vec<RecoveredPartition>, OpenError> {
+    async fn report(&self, restored: BTreeMap<TopicPartition, Restored>) -> Vec<RecoveredPartition> {
         let mut recovered = Vec::with_capacity(restored.len());
-        for (_, restored) in restored {
-            let partition = restored.partition;
-            let end = partition.lock().log_end;
-            let snapshot = restored.snapshots.iter().rev().find(|offset| **offset <= end).copied();
-            let mut producer_snapshot = None;
-            if let Some(offset) = snapshot {
-                let path = segment::path(&partition.folder, offset, SNAPSHOT);
-                let bytes = read_small(&*self.engine.disk, &path, SMALL_FILE_BYTES_MAX).await;
-                producer_snapshot = bytes.map_err(failed("read", &path))?.map(|bytes| (offset, bytes));
-            }
-            let from = producer_snapshot.as_ref().map_or(Offset::ZERO, |(offset, _)| *offset);
+        for (_, Restored { partition, mut report, snapshots }) in restored {
             let log = PartitionLog { engine: Arc::clone(&self.engine), partition };
-            let replay = if from < end {
-                log.batch_headers(from).await.unwrap_or_else(|error| {
-                    tracing::error!(place = %log.place(), %error, "producer state is rebuilt in part");
-                    Vec::new()
-                })
-            } else {
-                Vec::new()
-            };
-            recovered.push(RecoveredPartition { log, producer_snapshot, replay, report: restored.report });
+            let producers = self.producers(&log, &snapshots).await;
+            if let Some(why) = producers.failed {
+                // Not written down: the next start looks again, and sees it again where it stays.
+                tracing::error!(place = %log.place(), why = %why, "partition fenced");
+                log.partition.lock().fenced.get_or_insert_with(|| Arc::clone(&why));
+                report.fenced.get_or_insert(why);
+            }
+            let (producer_snapshot, replay) = (producers.snapshot, producers.replay);
+            recovered.push(RecoveredPartition { log, producer_snapshot, replay, report });
         }
-        Ok(recovered)
+        recovered
+    }
+
+    /// Snapshots from the newest to the oldest until one can be read, and else every batch that is here. Without the batches
+    /// behind it a state is worse than none: retries of what it lacks would be taken for new records.
+    async fn producers(&self, log: &PartitionLog, snapshots: &[Offset]) -> Producers {
+        let end = log.partition.lock().log_end;
+        let mut snapshot = None;
+        for offset in snapshots.iter().rev().copied().filter(|offset| *offset <= end) {
+            match self.read_snapshot(log, offset).await {
+                Ok(bytes) => {
+                    snapshot = Some((offset, bytes));
+                    break;
+                }
+                Err(why) => {
+                    tracing::error!(place = %log.place(), %offset, why, "producer snapshot passed over for an older one");
+                }
+            }
+        }
+        let from = snapshot.as_ref().map_or(Offset::ZERO, |(offset, _)| *offset);
+        let read = if from < end { log.batch_headers(from).await } else { Ok(Vec::new()) };
+        match read {
+            Ok(replay) => Producers { snapshot, replay, failed: None },
+            Err(error) => {
+                let why = format!("producer state cannot be rebuilt from offset {from} on: {error}");
+                Producers { snapshot: None, replay: Vec::new(), failed: Some(Arc::from(why)) }
+            }
+        }
+    }
+
+    async fn read_snapshot(&self, log: &PartitionLog, offset: Offset) -> Result<Bytes, String> {
+        let path = segment::path(&log.partition.folder, offset, SNAPSHOT);
+        let read = read_small(&*self.engine.disk, &path, SMALL_FILE_BYTES_MAX).await;
+        let bytes = read.map_err(|error| error.to_string())?.ok_or("it is gone")?;
+        // An empty one says that there were no producers.
+        if !bytes.is_empty() {
+            let snapshot = ProducerSnapshot::decode(&bytes).map_err(|error| error.to_string())?;
+            if snapshot.end != offset {
+                return Err(format!("it is the state at {}", snapshot.end));
+            }
+        }
+        Ok(bytes)
     }
 }
 
@@ -458,121 +456,3 @@ fn tail_batch(body: journal::play::Body) -> TailBatch {
     }
 }
 
-/// A folder after its cut.
-#[derive(Default)]
-struct Contents {
-    segments: Vec<Arc<Segment>>,
-    snapshots: Vec<Offset>,
-    epochs: EpochChain,
-    saved_epochs: Option<EpochChain>,
-    changed: bool,
-}
-
-impl Contents {
-    /// The segment that holds the end: whatever lies behind the end goes.
-    async fn take_last(
-        &mut self,
-        engine: &Engine,
-        place: TopicPartition,
-        folder: &Path,
-        base: Offset,
-        bytes: u64,
-        replay: &Replay,
-    ) -> io::Result<()> {
-        let interval_bytes = PartitionConfig::default().index_interval_bytes.get();
-        let segment = Segment::new(place, folder, base, Content::empty(base, engine.clock.wall()));
-        let trusted = index_file::load(engine, &segment).await?;
-        let scan = rebuild::scan(engine, folder, base, replay.cut, interval_bytes, trusted).await?;
-        if scan.rotten {
-            tracing::error!(folder = %folder.display(), segment = %base, "an interval below the checkpoint is damaged");
-        }
-        if scan.indexed && scan.content.bytes == bytes {
-            self.segments.push(Arc::new(Segment::new(place, folder, base, scan.content)));
-            return Ok(());
-        }
-        self.changed = true;
-        if scan.content.end <= replay.local_log_start {
-            return remove_files(engine, folder, base).await;
-        }
-        self.segments.extend(rebuild::finish_cut(engine, place, folder, base, scan.content).await?);
-        Ok(())
-    }
-
-    async fn read_epochs(
-        &mut self,
-        engine: &Engine,
-        place: TopicPartition,
-        folder: &Path,
-        replay: &Replay,
-    ) -> io::Result<()> {
-        let bytes = read_small(&*engine.disk, &folder.join(EPOCHS), SMALL_FILE_BYTES_MAX).await?;
-        let decoded = bytes.map(|bytes| EpochChain::decode(&bytes));
-        match decoded {
-            Some(Ok(chain)) => {
-                self.saved_epochs = Some(chain.clone());
-                self.epochs = chain;
-            }
-            missing => {
-                if !self.segments.is_empty() {
-                    tracing::warn!(place = %place, ?missing, "the leader-epoch chain is rebuilt from the batches");
-                    self.epochs = rebuilt_epochs(engine, &self.segments).await?;
-                }
-            }
-        }
-        self.epochs.truncate_from_end(replay.cut);
-        Ok(())
-    }
-}
-
-async fn rebuilt_epochs(engine: &Engine, segments: &[Arc<Segment>]) -> io::Result<EpochChain> {
-    let mut chain = EpochChain::default();
-    for segment in segments {
-        let file = engine.descriptors.get(&segment.path(LOG), crate::descriptors::Use::Write).await?;
-        let mut position = 0;
-        let end = segment.content().bytes;
-        while position < end {
-            let bytes = file.read_at(position, BATCH_HEADER_BYTES).await?;
-            let Some(header) = BatchHeader::peek(&bytes) else { break };
-            let (Some(length), Some(base)) = (header.batch_bytes(), header.base_offset()) else { break };
-            if chain.try_assign(header.leader_epoch().unwrap_or(LeaderEpoch::ZERO), base).is_err() {
-                break;
-            }
-            position += length.max(BATCH_HEADER_BYTES) as u64;
-        }
-    }
-    Ok(chain)
-}
-
-fn list(folder: &Path, entries: Vec<DirEntry>) -> Listing {
-    let mut listing = Listing::default();
-    let mut others = Vec::new();
-    for entry in entries {
-        let parts = entry.name.split_once('.').filter(|(digits, _)| digits.len() == 20);
-        let base = parts.and_then(|(digits, _)| digits.parse().ok()).and_then(Offset::new);
-        match (base, parts) {
-            (Some(base), Some((_, LOG))) => listing.segments.push((base, entry.length)),
-            (Some(offset), Some((_, SNAPSHOT))) => listing.snapshots.push(offset),
-            (Some(base), Some((_, segment::INDEX | segment::TIME_INDEX | segment::TXN_INDEX))) => {
-                others.push((base, folder.join(&entry.name)));
-            }
-            _ if entry.name == EPOCHS || entry.is_dir => {}
-            // What was being written aside when the process ended.
-            _ if entry.name.ends_with(".new") => listing.strays.push(folder.join(&entry.name)),
-            _ => {}
-        }
-    }
-    listing.segments.sort_unstable();
-    listing.snapshots.sort_unstable();
-    let known = |base: Offset| listing.segments.iter().any(|(known, _)| *known == base);
-    let orphans: Vec<PathBuf> =
-        others.into_iter().filter(|(base, _)| !known(*base)).map(|(_, path)| path).collect();
-    listing.strays.extend(orphans);
-    listing
-}
-
-async fn remove_files(engine: &Engine, folder: &Path, base: Offset) -> io::Result<()> {
-    for extension in [segment::INDEX, segment::TIME_INDEX, segment::TXN_INDEX, LOG] {
-        crate::files::remove(engine, &segment::path(folder, base, extension)).await?;
-    }
-    Ok(())
-}

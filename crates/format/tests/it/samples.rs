@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use tidelog_format::{
     batch::{BatchBuilder, ControlKind, NewHeader, NewRecord, RawBatch, control_batch},
-    checkpoint::{Checkpoint, CheckpointEntry},
+    checkpoint::{Checkpoint, CheckpointEntry, CheckpointSegment},
     cluster_json::ClusterJson,
     codec::Codec,
     epochs::EpochChain,
@@ -79,12 +79,12 @@ pub(crate) fn journal() -> (FileHeader, Bytes) {
     };
     let mut bytes = header.encode().to_vec();
     let first = JournalPosition(header.base.0 + FILE_HEADER_BYTES);
-    let mut round = RoundEncoder::new(header.generation, first, header.synced);
+    let mut round = RoundEncoder::new(header.generation, first, header.synced, 2);
     for (partition, batch) in [(0, batch(100, 5, Codec::None)), (1, marker(7))] {
         round.append(place(partition), batch.header.as_bytes(), &batch.body);
     }
     let first = round.finish();
-    let mut round = RoundEncoder::new(header.generation, first.end, first.end);
+    let mut round = RoundEncoder::new(header.generation, first.end, first.end, 5);
     round.truncate(place(0), offset(101));
     round.reset(place(1), offset(50));
     round.log_start(place(0), offset(3));
@@ -97,18 +97,34 @@ pub(crate) fn journal() -> (FileHeader, Bytes) {
     (header, bytes.into())
 }
 
+/// What a checkpoint of version 1 says of [`checkpoint`].
+pub(crate) fn checkpoint_v1() -> Checkpoint {
+    let mut checkpoint = checkpoint();
+    checkpoint.written_at = None;
+    checkpoint.entries.iter_mut().for_each(|entry| entry.segments.clear());
+    checkpoint
+}
+
 pub(crate) fn checkpoint() -> Checkpoint {
+    let segment = |base, end, max_timestamp| CheckpointSegment {
+        range: OffsetRange { base: offset(base), end: offset(end) },
+        bytes: 1_000 + base,
+        max_timestamp,
+        created: time(1_780_000_000_000),
+    };
     let entry = |partition, base: u64| CheckpointEntry {
         place: place(partition),
         synced_end: offset(base + 10),
         position: JournalPosition(1 << 20 | base),
         log_start: offset(base),
         local_log_start: offset(base + 5),
+        segments: vec![segment(base + 5, base + 8, None), segment(base + 9, base + 10, Some(time(17)))],
     };
     Checkpoint {
         generation: Generation(12),
         replay_from: JournalPosition(1 << 20),
         clean: true,
+        written_at: Some(time(1_780_000_000_999)),
         entries: vec![entry(0, 100), entry(3, 0)],
     }
 }

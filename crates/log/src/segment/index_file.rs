@@ -107,9 +107,9 @@ pub(crate) async fn load_or_rebuild(
 ) -> io::Result<Option<Vec<Interval>>> {
     // One repair at a time: several readers may want the same one.
     let _one = engine.repairs.lock().await;
-    let (length, loaded) = {
+    let (length, loaded, created) = {
         let content = segment.content();
-        (content.bytes, content.intervals.clone())
+        (content.bytes, content.intervals.clone(), content.created)
     };
     if loaded.is_some() {
         return Ok(loaded);
@@ -123,7 +123,8 @@ pub(crate) async fn load_or_rebuild(
     tracing::warn!(place = %segment.place, segment = %segment.base, "index is rebuilt from its batches");
     let interval_bytes = PartitionConfig::default().index_interval_bytes.get();
     let scan =
-        rebuild::scan(engine, &segment.folder, segment.base, Offset::MAX, interval_bytes, None).await?;
+        rebuild::scan(engine, &segment.folder, segment.base, Offset::MAX, interval_bytes, None, created)
+            .await?;
     if scan.content.bytes != length {
         return Ok(None);
     }

@@ -15,7 +15,7 @@ use std::{
     sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
-use tidelog_format::{batch::BATCH_HEADER_BYTES, crc};
+use tidelog_format::{batch::BATCH_HEADER_BYTES, checkpoint::CheckpointSegment, crc};
 use tidelog_types::{Offset, Timestamp, TopicPartition};
 
 /// One stretch of whole batches.
@@ -39,9 +39,10 @@ pub(crate) struct Content {
     pub(crate) end: Offset,
     pub(crate) sealed: bool,
     pub(crate) max_timestamp: Option<Timestamp>,
+    /// Wall time of its first append.
     pub(crate) created: Timestamp,
-    /// Whether `max_timestamp` was computed. Of a segment that an earlier process sealed only length and end are known at
-    /// first.
+    /// Whether `max_timestamp` was computed. Of a segment that the checkpoint does not describe only length and end are known
+    /// at first.
     pub(crate) known: bool,
     /// `None` where the index is on disk only.
     pub(crate) intervals: Option<Vec<Interval>>,
@@ -85,6 +86,19 @@ impl Content {
     /// A sealed segment of an earlier process, of which a listing says the length.
     pub(crate) fn listed(bytes: u64, end: Offset, created: Timestamp) -> Self {
         Self { bytes, end, sealed: true, max_timestamp: None, created, known: false, intervals: None }
+    }
+
+    /// A sealed segment as the last checkpoint describes it.
+    pub(crate) fn recorded(record: &CheckpointSegment) -> Self {
+        Self {
+            bytes: record.bytes,
+            end: record.range.end,
+            sealed: true,
+            max_timestamp: record.max_timestamp,
+            created: record.created,
+            known: true,
+            intervals: None,
+        }
     }
 
     /// Takes an index that was read or rebuilt.

@@ -11,7 +11,7 @@ use tidelog_format::{
     crc,
 };
 use tidelog_runtime::DiskFile;
-use tidelog_types::{LeaderEpoch, Offset, TopicPartition};
+use tidelog_types::{LeaderEpoch, Offset, Timestamp, TopicPartition};
 
 use super::{Content, Indexed, Interval, LOG, Segment, index_file};
 use crate::{descriptors::Use, engine::Engine, partition::Partition};
@@ -147,6 +147,7 @@ pub(crate) async fn scan(
     limit: Offset,
     interval_bytes: u64,
     trusted: Option<Trusted>,
+    created: Timestamp,
 ) -> io::Result<Scan> {
     let file = engine.descriptors.get(&super::path(folder, base, LOG), Use::Write).await?;
     let length = file.len().await?;
@@ -157,7 +158,7 @@ pub(crate) async fn scan(
     indexed_end = intervals.get(count).map_or(indexed_end, |next| next.position);
     intervals.truncate(count);
     let last = intervals.pop();
-    let mut content = Content::empty(base, engine.clock.wall());
+    let mut content = Content::empty(base, created);
     let mut walk = match last {
         Some(last) => Walk::new(Arc::clone(&file), last.position, last.offset),
         None => Walk::new(Arc::clone(&file), 0, base),
@@ -197,20 +198,27 @@ pub(crate) async fn cut(
     to: Offset,
 ) -> io::Result<Option<Arc<Segment>>> {
     let interval_bytes = partition.lock().config.index_interval_bytes.get();
-    let trusted = {
+    let (trusted, created) = {
         let content = segment.content();
-        content.intervals.clone().map(|intervals| (intervals, content.bytes))
+        (content.intervals.clone().map(|intervals| (intervals, content.bytes)), content.created)
     };
     let trusted = match trusted {
         Some(trusted) => Some(trusted),
         None => index_file::load(engine, segment).await?,
     };
-    let scan = scan(engine, &segment.folder, segment.base, to, interval_bytes, trusted).await?;
+    let scan = scan(engine, &segment.folder, segment.base, to, interval_bytes, trusted, created).await?;
     if scan.rotten {
         // The next start fences the partition there.
         return Err(io::Error::new(io::ErrorKind::InvalidData, "an interval below the cut is damaged"));
     }
     finish_cut(engine, segment.place, &segment.folder, segment.base, scan.content).await
+}
+
+/// The time of a segment's first batch, from which `segment.ms` counts.
+pub(crate) async fn first_time(engine: &Engine, segment: &Segment) -> io::Result<Option<Timestamp>> {
+    let file = engine.descriptors.get(&segment.path(LOG), Use::Write).await?;
+    let bytes = file.read_at(0, BATCH_HEADER_BYTES).await?;
+    Ok(BatchHeader::peek(&bytes).and_then(|header| header.max_timestamp()))
 }
 
 /// Makes file and index agree with `content`.

@@ -17,7 +17,7 @@ use crate::support::{
     append, batch, fill, joined, offset, open, place, read_all, segment_path, small_config, small_partition,
 };
 
-fn on_disk<F>(
+pub(crate) fn on_disk<F>(
     disk: impl FnOnce(&Context) -> SimDisk,
     test: impl FnOnce(Context, tidelog_runtime::Supervisor) -> F,
 ) where

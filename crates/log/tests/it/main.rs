@@ -5,6 +5,7 @@
 mod behaviour;
 mod crash;
 mod faults;
+mod losses;
 mod mistakes;
 mod real;
 mod support;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tidelog_log::{DirectoryLock, Log, LogConfig, PartitionConfig};
+use tidelog_log::{DirectoryLock, Log, LogConfig, PartitionConfig, ReadError};
 use tidelog_runtime::{FileDisk, FileDiskConfig, Registry, Supervisor, SystemClock};
-use tidelog_types::{ByteSize, DirectoryId, Offset};
+use tidelog_types::{ByteSize, DirectoryId, Offset, OffsetRange};
 
 use crate::support::{append, offset, place, read_all};
 
@@ -45,4 +45,40 @@ async fn records_survive_stops_on_a_real_disk() {
         }
         group.shutdown(std::time::Duration::from_secs(5)).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_segment_file_that_was_lost_is_noticed_by_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let supervisor = Supervisor::for_test();
+    let disk = Arc::new(FileDisk::new(FileDiskConfig::default()).unwrap());
+    let clock = Arc::new(SystemClock::new());
+    let config = || {
+        let mut config = LogConfig::new(folder.path(), DirectoryId::from_bytes([1; 16]));
+        config.journal_file_bytes = ByteSize::mib(1);
+        config.reserve_bytes = ByteSize::ZERO;
+        config
+    };
+    let (log, _) =
+        Log::open(config(), disk.clone(), clock.clone(), supervisor.child("life"), &Registry::new())
+            .await
+            .unwrap();
+    let partition = log.create(place(1, 0), PartitionConfig::default(), Offset::ZERO).await.unwrap();
+    for _ in 0..3 {
+        append(&partition, 0, 2, 3000);
+        partition.roll().await.unwrap();
+    }
+    log.close().await.unwrap();
+    std::fs::remove_file(folder.path().join(place(1, 0).to_string()).join(format!("{:020}.log", 4))).unwrap();
+    let (log, recovered) =
+        Log::open(config(), disk.clone(), clock.clone(), supervisor.child("life"), &Registry::new())
+            .await
+            .unwrap();
+    let range = OffsetRange { base: offset(4), end: offset(8) };
+    assert_eq!(recovered[0].report.lost, [range]);
+    let partition = &recovered[0].log;
+    assert_eq!(partition.read(offset(2), 9, Offset::MAX, true).await.unwrap().next, offset(4));
+    assert!(matches!(partition.read(offset(4), 9, Offset::MAX, true).await, Err(ReadError::Corrupt { .. })));
+    assert_eq!(read_all(partition, offset(8)).await.len(), 2);
+    log.close().await.unwrap();
 }

@@ -10,11 +10,14 @@ use std::{
 };
 
 use bytes::Bytes;
-use tidelog_format::crc;
+use tidelog_format::{
+    crc,
+    producers::{ProducerEntry, ProducerSnapshot},
+};
 use tidelog_log::{AppendError, Log, LogFailure, LogObserver, PartitionLog, ReadError, RecoveredPartition};
 use tidelog_runtime::{Rng, SeededRng, Supervisor};
 use tidelog_sim::Context;
-use tidelog_types::{Offset, TopicPartition};
+use tidelog_types::{Offset, ProducerEpoch, ProducerId, Timestamp, TopicPartition};
 
 use crate::support::{batch, joined, offset, place, small_partition, split, stored, try_read_all};
 
@@ -90,7 +93,14 @@ impl Known {
         for appended in self.lineage.iter().filter(|appended| appended.end <= below) {
             digest.update(&appended.bytes[..61]);
         }
-        Bytes::copy_from_slice(&digest.finish().to_be_bytes())
+        let state = ProducerEntry {
+            producer_id: ProducerId(i64::from(digest.finish())),
+            producer_epoch: ProducerEpoch(0),
+            last_timestamp: Timestamp::from_millis(0),
+            batches: Vec::new(),
+            open_transaction: None,
+        };
+        ProducerSnapshot { end: below, entries: vec![state] }.encode().into()
     }
 }
 

@@ -11,7 +11,7 @@ use tidelog_core::{
 };
 use tidelog_format::batch::BatchHeader;
 use tidelog_log::{CreateError, LogFailure, PartitionLog, RecoveredPartition};
-use tidelog_types::{Offset, TopicPartition, limits};
+use tidelog_types::{Offset, OffsetRange, TopicPartition, limits};
 use tracing::{error, info, warn};
 
 use super::{ReplicaManager, Started};
@@ -220,6 +220,10 @@ impl ReplicaManager {
         if placed.image.tiered && placed.image.log_start > log.offsets().log_start {
             log.set_log_start(placed.image.log_start).await?;
         }
+        let floor = if placed.image.tiered { first } else { log.offsets().log_start };
+        if let Some(why) = lost_for_good(&found.report.lost, floor) {
+            log.fence(&why).await?;
+        }
         Ok(self.assemble(placed, broker, settings, log, producers))
     }
 
@@ -347,6 +351,14 @@ fn first_local_offset(image: &PartitionImage) -> Offset {
     if image.tiered { image.log_start.max(image.manifest.tiered_end) } else { image.log_start }
 }
 
+/// Why a log that lost segments must not go on: records of it are in no tier. What lies below `floor`, in the bucket or below
+/// the log start, is served from there or not wanted any more.
+fn lost_for_good(lost: &[OffsetRange], floor: Offset) -> Option<String> {
+    let range = lost.iter().find(|range| range.end > floor)?;
+    let base = range.base.max(floor);
+    Some(format!("the segment at {} is lost, and records in [{base}, {}) are nowhere else", range.base, range.end))
+}
+
 /// The log start offset, from what the cluster and the local log say. A local log that was begun anew where the bucket ends
 /// says where *it* begins, which is no log start (B98). One that begins above the tiered end lost records by a deletion
 /// that is not committed yet, as a topic does that was not tiered before.
@@ -384,6 +396,19 @@ mod tests {
             }),
             tiered,
         }
+    }
+
+    #[test]
+    fn a_lost_segment_fences_unless_the_bucket_holds_it_or_nobody_wants_it() {
+        let offset = |raw| Offset::new(raw).unwrap();
+        let lost = [
+            OffsetRange { base: offset(10), end: offset(20) },
+            OffsetRange { base: offset(30), end: offset(40) },
+        ];
+        assert_eq!(lost_for_good(&lost, offset(40)), None);
+        let why = "the segment at 30 is lost, and records in [35, 40) are nowhere else";
+        assert_eq!(lost_for_good(&lost, offset(35)).as_deref(), Some(why));
+        assert_eq!(lost_for_good(&[], offset(0)), None);
     }
 
     #[test]

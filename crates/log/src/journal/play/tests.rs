@@ -17,6 +17,7 @@ fn checkpointed(partition: i32, end: u64, position: u64) -> CheckpointEntry {
         position: JournalPosition(position),
         log_start: offset(0),
         local_log_start: offset(0),
+        segments: Vec::new(),
     }
 }
 
