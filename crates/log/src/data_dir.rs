@@ -12,7 +12,7 @@
 
 use std::{
     fs::{File, TryLockError},
-    io,
+    io::{self, Read as _},
     path::Path,
 };
 
@@ -60,11 +60,54 @@ pub(crate) fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Er
     move |source| OpenError::Io { operation, path, source }
 }
 
+/// Reads whose a data directory is, before anything in it is opened or changed; `None` where it is nobody's yet. Blocks for
+/// moments only; not for a task.
+///
+/// # Errors
+/// A directory of a newer version, of another program, or one that is damaged.
+pub fn directory_owner(directory: &Path) -> Result<Option<DirectoryOwner>, OpenError> {
+    let path = directory.join(META);
+    let mut text = Vec::new();
+    let read = File::open(&path).and_then(|file| file.take(META_BYTES_MAX as u64).read_to_end(&mut text));
+    match read {
+        Ok(_) => Meta::read(&path, &text).map(|meta| Some(DirectoryOwner { cluster_id: meta.cluster_id })),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed("read", &path)(error)),
+    }
+}
+
+/// Whose a data directory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DirectoryOwner {
+    /// The cluster; none where the directory was made and not yet given to one.
+    pub cluster_id: Option<ClusterId>,
+}
+
 /// What `meta.properties` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Meta {
     pub(crate) cluster_id: Option<ClusterId>,
     pub(crate) directory_id: DirectoryId,
+}
+
+/// Why `meta.properties` cannot be used.
+#[derive(Debug, PartialEq, Eq)]
+enum MetaError {
+    Newer(u32),
+    NotOurs,
+    Damaged(String),
+}
+
+impl From<String> for MetaError {
+    fn from(why: String) -> Self {
+        Self::Damaged(why)
+    }
+}
+
+impl From<&str> for MetaError {
+    fn from(why: &str) -> Self {
+        Self::Damaged(why.to_owned())
+    }
 }
 
 impl Meta {
@@ -74,16 +117,35 @@ impl Meta {
         format!("{body}crc={:08x}\n", crc::crc32c(body.as_bytes()))
     }
 
-    fn decode(text: &str) -> Result<Self, String> {
+    /// Decodes the file's bytes and says what is wrong in the words of an opening.
+    fn read(path: &Path, bytes: &[u8]) -> Result<Self, OpenError> {
+        let path = path.display().to_string();
+        let text = std::str::from_utf8(bytes).map_err(|_| MetaError::from("it is not text"));
+        text.and_then(Self::decode).map_err(|error| match error {
+            MetaError::Newer(found) => OpenError::Newer { path, found, known: VERSION },
+            MetaError::NotOurs => OpenError::Foreign(format!("{path} was written by another program")),
+            MetaError::Damaged(why) => OpenError::Damaged { path, why },
+        })
+    }
+
+    fn decode(text: &str) -> Result<Self, MetaError> {
+        let whole = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        // Before the checksum: a newer version may have another one.
+        match whole("version").and_then(|text| text.parse::<u32>().ok()) {
+            Some(version) if version > VERSION => return Err(MetaError::Newer(version)),
+            // Apache Kafka's file has the same name, and no checksum.
+            Some(_) if whole("crc").is_none() => return Err(MetaError::NotOurs),
+            _ => {}
+        }
         let (body, crc_line) = text.trim_end().rsplit_once('\n').ok_or("too short")?;
         let carried = crc_line.strip_prefix("crc=").and_then(|hex| u32::from_str_radix(hex, 16).ok());
         if carried != Some(crc::crc32c(format!("{body}\n").as_bytes())) {
-            return Err("its checksum does not match".to_owned());
+            return Err("its checksum does not match".into());
         }
         let value = |key: &str| body.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
         let version = value("version").and_then(|text| text.parse::<u32>().ok()).ok_or("no version")?;
         if version != VERSION {
-            return Err(format!("format version {version} is newer than {VERSION}"));
+            return Err(format!("format version {version} is unknown").into());
         }
         let cluster = value("cluster.id").ok_or("no cluster id")?;
         let cluster_id = match cluster {
@@ -111,12 +173,8 @@ pub(crate) async fn open(config: &LogConfig, disk: &dyn Disk) -> Result<DataDir,
     give_reserve_up_when_full(config, disk).await?;
     let path = directory.join(META);
     let found = read_small(disk, &path, META_BYTES_MAX).await.map_err(failed("read", &path))?;
-    let damaged = |why: String| OpenError::Damaged { path: path.display().to_string(), why };
     let (mut meta, new) = match found {
-        Some(bytes) => {
-            let text = std::str::from_utf8(&bytes).map_err(|_| damaged("it is not text".to_owned()))?;
-            (Meta::decode(text).map_err(damaged)?, false)
-        }
+        Some(bytes) => (Meta::read(&path, &bytes)?, false),
         None => (Meta { cluster_id: config.cluster_id, directory_id: config.directory_id }, true),
     };
     if new {
@@ -209,9 +267,29 @@ mod tests {
         let text = meta.encode();
         assert_eq!(Meta::decode(&text), Ok(meta));
         let flipped = text.replace("cluster.id=B", "cluster.id=C");
-        assert_eq!(Meta::decode(&flipped), Err("its checksum does not match".to_owned()));
+        assert_eq!(Meta::decode(&flipped), Err("its checksum does not match".into()));
         let nameless = Meta { cluster_id: None, ..meta };
         assert_eq!(Meta::decode(&nameless.encode()), Ok(nameless));
+    }
+
+    #[test]
+    fn a_directory_tells_its_owner_or_that_it_is_not_ours() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(META);
+        let owner = || directory_owner(folder.path());
+        assert_eq!(owner().unwrap(), None);
+        let meta = Meta {
+            cluster_id: Some(ClusterId::from_bytes([7; 16])),
+            directory_id: DirectoryId::from_bytes([9; 16]),
+        };
+        std::fs::write(&path, meta.encode()).unwrap();
+        assert_eq!(owner().unwrap(), Some(DirectoryOwner { cluster_id: meta.cluster_id }));
+        std::fs::write(&path, meta.encode().replace("version=1", "version=2")).unwrap();
+        assert!(matches!(owner(), Err(OpenError::Newer { found: 2, known: 1, .. })));
+        std::fs::write(&path, meta.encode().replace("cluster.id=B", "cluster.id=C")).unwrap();
+        assert!(matches!(owner(), Err(OpenError::Damaged { .. })));
+        std::fs::write(&path, "#\nversion=1\nbroker.id=0\ncluster.id=x\n").unwrap();
+        assert!(matches!(owner(), Err(OpenError::Foreign(_))));
     }
 
     #[test]

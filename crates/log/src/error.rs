@@ -52,9 +52,19 @@ pub enum OpenError {
         /// The directory.
         path: String,
     },
-    /// The directory was written by a newer version, or holds something that is not ours.
+    /// The directory holds something that is not ours.
     #[error("data directory: {0}")]
     Foreign(String),
+    /// The directory was written by a newer version of the product.
+    #[error("{path} has format version {found}, this version reads {known}")]
+    Newer {
+        /// The file that says so.
+        path: String,
+        /// What it says.
+        found: u32,
+        /// What is known here.
+        known: u32,
+    },
     /// The directory belongs to another cluster.
     #[error("data directory belongs to cluster {found}, not to {expected}")]
     OtherCluster {
@@ -72,7 +82,7 @@ pub enum OpenError {
         why: String,
     },
     /// The system refused.
-    #[error("{operation} {path}: {source}")]
+    #[error("{operation} {path}")]
     Io {
         /// What was tried.
         operation: &'static str,

@@ -41,7 +41,7 @@ mod tail;
 mod write_behind;
 
 pub use config::{LogConfig, PartitionConfig};
-pub use data_dir::DirectoryLock;
+pub use data_dir::{DirectoryLock, DirectoryOwner, directory_owner};
 pub use engine::Log;
 pub use error::{AppendError, CreateError, LogFailure, OpenError, ReadError};
 #[doc(hidden)]

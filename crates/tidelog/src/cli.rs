@@ -1,29 +1,32 @@
 //! The command line: verbs, their flags, exit codes.
 //!
-//! Every verb prints a table for a person and, with `--json`, one JSON document on standard output; what it does besides
-//! goes to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage.
+//! Every verb prints a table for a person and, with `--json`, one JSON document on standard output, also where it fails; what
+//! it does besides goes to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage (which is told on standard error alone,
+//! before anything else is looked at). A reader that goes away (`| head`) ends a verb quietly, with 0.
 
 mod bucket;
 mod cluster;
 mod consume;
 mod http;
+mod output;
 mod produce;
 mod serve;
 mod table;
 mod tier;
 mod topic;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum as _};
 
 use crate::{
     config::{LogFormat, Overrides},
     demo, telemetry,
 };
 
-pub(crate) use serve::{STOP_DEADLINE, wait_for_signal};
+pub(crate) use output::print;
+pub(crate) use serve::{STOP_DEADLINE, Signals, stop};
 pub(crate) use table::{Table, print_json};
 
 /// A Kafka-compatible log broker that keeps the hot end of each partition on local disk and everything else in a bucket.
@@ -107,15 +110,16 @@ pub(crate) struct NodeFlags {
     /// The checksum that goes with uploads: crc64nvme, sha256 or none [default: crc64nvme at Amazon, none elsewhere].
     #[arg(long)]
     store_checksum: Option<String>,
-    /// How log lines are written [default: text].
-    #[arg(long, value_enum)]
-    log_format: Option<LogFormat>,
+    /// How log lines are written: text or json [default: text].
+    // Text, as all of these: what is wrong is told at once with every other wrong setting, and not before them.
+    #[arg(long)]
+    log_format: Option<String>,
     /// This node's number [default: 1].
     #[arg(long)]
-    node_id: Option<i32>,
+    node_id: Option<String>,
     /// A broker setting by Kafka's name, key=value; may be repeated.
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = parse_setting)]
-    settings: Vec<(String, String)>,
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
 }
 
 impl NodeFlags {
@@ -126,17 +130,34 @@ impl NodeFlags {
 
     /// The flags as overrides of the file.
     pub(crate) fn overrides(&self) -> Overrides {
+        let mut wrong = Vec::new();
+        let log_format = self.log_format.as_deref().and_then(|text| {
+            let read = LogFormat::from_str(text, true);
+            read.map_err(|_| wrong.push(format!("--log-format: `{text}` is no log format: use text or json")))
+                .ok()
+        });
+        let node_id = self.node_id.as_deref().and_then(|text| {
+            text.parse().map_err(|_| wrong.push(format!("--node-id: `{text}` is not a number"))).ok()
+        });
+        let mut settings = BTreeMap::new();
+        for text in &self.settings {
+            match parse_setting(text) {
+                Ok((key, value)) => drop(settings.insert(key, value)),
+                Err(error) => wrong.push(format!("--set: {error}")),
+            }
+        }
         Overrides {
             data_dir: self.data_dir.clone(),
             listen: self.listen.clone(),
             advertise: self.advertise.clone(),
             admin_listen: self.admin_listen.clone(),
             store: self.store.clone(),
-            store_endpoint: self.store_endpoint.clone(),
+            store_endpoint: self.store_endpoint.clone().filter(|endpoint| !endpoint.is_empty()),
             store_checksum: self.store_checksum.clone(),
-            log_format: self.log_format,
-            node_id: self.node_id,
-            settings: self.settings.iter().cloned().collect(),
+            log_format,
+            node_id,
+            settings,
+            wrong,
         }
     }
 }
@@ -147,9 +168,26 @@ fn parse_setting(text: &str) -> Result<(String, String), String> {
     Ok((key.trim().to_owned(), value.to_owned()))
 }
 
+impl Verb {
+    /// Whether one JSON document is asked for.
+    fn wants_json(&self) -> bool {
+        match self {
+            Self::Serve(options) => options.json,
+            Self::Demo(options) => options.wants_json(),
+            Self::Topic(verb) => verb.wants_json(),
+            Self::Produce(options) => options.bootstrap.json,
+            Self::Consume(options) => options.bootstrap.json,
+            Self::Tier(verb) => verb.wants_json(),
+            Self::Bucket(verb) => verb.wants_json(),
+            Self::Cluster(verb) => verb.wants_json(),
+        }
+    }
+}
+
 /// Runs a verb to its end.
 #[must_use]
 pub fn run(command_line: CommandLine) -> ExitCode {
+    let as_json = command_line.verb.wants_json();
     let outcome = match command_line.verb {
         Verb::Serve(options) => serve::run(&options),
         Verb::Demo(options) => demo::run(&options),
@@ -162,8 +200,13 @@ pub fn run(command_line: CommandLine) -> ExitCode {
     };
     match outcome {
         Ok(code) => code,
+        Err(error) if error.is::<output::OutputClosed>() => ExitCode::SUCCESS,
         Err(error) => {
             telemetry::complain(&error);
+            if as_json {
+                // Where standard output is closed the words above have to do.
+                let _ = print(&format!("{}\n", output::error_fields(&error)));
+            }
             ExitCode::FAILURE
         }
     }

@@ -24,7 +24,7 @@ pub use admin::{Admin, ConfigEntry, NewTopic};
 pub use connection::{Connection, ConnectionError};
 pub use partitioner::partition_of;
 pub use producer::{Compression, NewRecord, Producer, ProducerOptions};
-pub use reader::{PartitionReader, ReadRecord, StartAt};
+pub use reader::{LeaderFetch, LeaderReader, PartitionReader, ReadRecord, StartAt};
 
 /// How long an admin call may take on the broker.
 pub const ADMIN_TIMEOUT: Duration = Duration::from_secs(30);

@@ -66,6 +66,8 @@ pub struct Overrides {
     pub node_id: Option<i32>,
     /// `--set key=value`: broker settings by Kafka's names.
     pub settings: BTreeMap<String, String>,
+    /// What could not be read at all; told with everything else that is wrong.
+    pub wrong: Vec<String>,
 }
 
 impl Overrides {
@@ -73,6 +75,7 @@ impl Overrides {
     #[must_use]
     pub fn overridden_by(mut self, stronger: Self) -> Self {
         self.settings.extend(stronger.settings);
+        self.wrong.extend(stronger.wrong);
         Self {
             data_dir: stronger.data_dir.or(self.data_dir),
             listen: stronger.listen.or(self.listen),
@@ -84,6 +87,7 @@ impl Overrides {
             log_format: stronger.log_format.or(self.log_format),
             node_id: stronger.node_id.or(self.node_id),
             settings: self.settings,
+            wrong: self.wrong,
         }
     }
 }
@@ -149,15 +153,9 @@ impl NodeConfig {
         flags: Overrides,
     ) -> Result<Self, WrongSettings> {
         let mut wrong = Vec::new();
-        let file = match file.map(NodeFile::read) {
-            None => NodeFile::default(),
-            Some(Ok(file)) => file,
-            Some(Err(error)) => {
-                wrong.push(error);
-                NodeFile::default()
-            }
-        };
-        let overrides = environment::overrides(environment, &mut wrong).overridden_by(flags);
+        let file = file.map_or_else(NodeFile::default, |path| NodeFile::read(path, &mut wrong));
+        let mut overrides = environment::overrides(environment).overridden_by(flags);
+        wrong.append(&mut overrides.wrong);
         let config = Self::resolve(file, overrides, &mut wrong);
         match config {
             Some(config) if wrong.is_empty() => Ok(config),
@@ -176,6 +174,12 @@ impl NodeConfig {
             overrides.admin_listen.or(file.admin_listen).unwrap_or_else(|| ADMIN_LISTEN_DEFAULT.to_owned());
         let admin_listen = parse(&admin, "admin_listen", wrong);
         let store = overrides.store.or(file.store).and_then(|url| parse::<StoreUrl>(&url, "store", wrong));
+        let store_endpoint = overrides.store_endpoint.or(file.store_endpoint);
+        if let Some(endpoint) = store_endpoint.as_deref()
+            && let Err(error) = check_endpoint(endpoint)
+        {
+            wrong.push(format!("store_endpoint: {error}"));
+        }
         let checksum = overrides.store_checksum.or(file.store_checksum);
         let store_checksum = checksum.and_then(|mode| parse::<ChecksumMode>(&mode, "store_checksum", wrong));
         let mut settings: BTreeMap<String, String> =
@@ -190,22 +194,42 @@ impl NodeConfig {
                 wrong.push(format!("{key}: set `{field}` of the file instead"));
             } else if let Err(error) = check_broker_value(key, value, false) {
                 wrong.push(format!("{key}: {error}"));
+            } else if key == "tier.cache.bytes"
+                && let Ok(bytes) = value.trim().parse()
+                && let Err(error) = crate::node::check_cache_bytes(bytes)
+            {
+                wrong.push(format!("{key}: {error}"));
             }
+        }
+        let data_dir = overrides.data_dir.or(file.data_dir).unwrap_or_else(|| DATA_DIR_DEFAULT.into());
+        if data_dir.as_os_str().is_empty() {
+            wrong.push("data_dir: it is empty: name a folder".to_owned());
         }
         describe_itself(&mut settings, node_id, file.rack.as_deref(), &listeners);
         Some(Self {
             node_id: BrokerId(node_id),
             rack: file.rack,
-            data_dir: overrides.data_dir.or(file.data_dir).unwrap_or_else(|| DATA_DIR_DEFAULT.into()),
+            data_dir,
             listeners,
             admin_listen: admin_listen?,
             store,
-            store_endpoint: overrides.store_endpoint.or(file.store_endpoint),
+            store_endpoint,
             store_checksum,
             log_format: overrides.log_format.or(file.log_format).unwrap_or_default(),
             settings: BrokerSettings { static_values: settings, ..BrokerSettings::default() },
         })
     }
+}
+
+/// Checks where an S3-compatible store is said to listen.
+pub(crate) fn check_endpoint(endpoint: &str) -> Result<(), String> {
+    let rest = endpoint.strip_prefix("http://").or_else(|| endpoint.strip_prefix("https://"));
+    let host = rest.and_then(|rest| rest.split('/').next()).unwrap_or_default();
+    let is_good = !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || c == '@');
+    is_good.then_some(()).ok_or_else(|| {
+        let shown: String = endpoint.chars().take(256).collect();
+        format!("`{shown}` is no address of a store: write http://host:port or https://host")
+    })
 }
 
 /// Broker keys that clients may read and that this program's own fields set.

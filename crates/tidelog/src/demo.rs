@@ -13,19 +13,19 @@ mod replay;
 
 use std::{
     fs,
-    io::Write as _,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use serde::Serialize;
 use tidelog_runtime::{Clock as _, Runtimes, RuntimesConfig, SystemClock};
+use tidelog_types::ByteSize;
 use tokio::runtime::Handle;
 
 use crate::{
-    cli::{STOP_DEADLINE, print_json, wait_for_signal},
+    cli::{self, STOP_DEADLINE, Signals, print_json},
     config::{NodeConfig, Overrides},
     node::Node,
     telemetry,
@@ -51,6 +51,13 @@ pub(crate) struct Options {
     /// One JSON document on standard output.
     #[arg(long)]
     json: bool,
+}
+
+impl Options {
+    /// Whether one JSON document is asked for.
+    pub(crate) fn wants_json(&self) -> bool {
+        self.json
+    }
 }
 
 /// Marks a folder as a demo's own: a later run may delete the demo's topics in it.
@@ -143,12 +150,13 @@ async fn tell(options: &Options, config: NodeConfig, back: &Handle) -> Result<Ex
                 .map_or(error, |also| also.context("and the node did not stop cleanly")));
         }
     };
-    if outcome.is_ok() && !options.exit {
+    let mut signals = Signals::listen()?;
+    if matches!(outcome, Ok(ExitCode::SUCCESS)) && !options.exit {
         progress.say(&format!("serving on {} until Ctrl-C", node.address()));
-        wait_for_signal().await?;
+        signals.next().await;
     }
-    node.stop(STOP_DEADLINE).await?;
-    outcome
+    let stopped = cli::stop(&node, &mut signals).await?;
+    outcome.map(|shown| if shown == ExitCode::SUCCESS { stopped } else { shown })
 }
 
 async fn story(node: &Node, data_dir: &Path, progress: Progress) -> Result<Report> {
@@ -209,30 +217,31 @@ fn show(report: &Report, options: &Options) -> Result<ExitCode> {
     } else {
         let places =
             Places { local: report.local_bytes, cache: report.cache_bytes, bucket: report.bucket_bytes };
-        let mut output = std::io::stdout().lock();
-        writeln!(
-            output,
-            "{} flights produced, {} replayed",
-            report.flights_produced, report.flights_replayed
-        )?;
-        writeln!(
-            output,
-            "{} aircraft records produced, {} replayed",
-            report.aircraft_produced, report.aircraft_replayed
-        )?;
-        writeln!(output, "{} records differ from their source", report.records_mismatched)?;
-        writeln!(
-            output,
-            "{:.0} records/s in, {:.0} records/s out of the bucket, {:.1} s in all\n",
-            report.produce_records_per_s, report.replay_records_per_s, report.wall_s
-        )?;
-        write!(output, "{}", picture::draw(places))?;
+        cli::print(&format!(
+            "{} flights produced, {} replayed\n{} aircraft records produced, {} replayed\n{} records differ from their \
+             source\n{:.0} records/s in, {:.0} records/s out, {} read from the bucket, {:.1} s in all\n\n{}",
+            report.flights_produced,
+            report.flights_replayed,
+            report.aircraft_produced,
+            report.aircraft_replayed,
+            report.records_mismatched,
+            report.produce_records_per_s,
+            report.replay_records_per_s,
+            ByteSize::bytes(report.cold_read_bytes),
+            report.wall_s,
+            picture::draw(places)
+        ))?;
     }
     let is_whole = report.records_mismatched == 0
         && report.flights_produced == flights::FLIGHT_COUNT
         && report.flights_replayed == report.flights_produced
         && report.aircraft_replayed == report.aircraft_produced;
-    if is_whole { Ok(ExitCode::SUCCESS) } else { bail!("the replay did not give back what was produced") }
+    if is_whole {
+        return Ok(ExitCode::SUCCESS);
+    }
+    // The report is the one document; what is wrong with it is said beside it.
+    telemetry::complain(&anyhow!("the replay did not give back what was produced"));
+    Ok(ExitCode::FAILURE)
 }
 
 #[cfg(test)]

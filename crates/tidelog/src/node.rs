@@ -1,16 +1,20 @@
 //! A node: every part made, given to the parts that need it, and ended in the one order that loses nothing.
 //!
 //! ```text
-//!  start:  lock directory, bind listeners, open store ─ controller ─ claim the prefix ─ log ─ register ─ replicas ─
-//!          tier ─ accept clients
-//!  stop:   stop accepting, answer what is queued ─ end the session (leadership) ─ drain tier and replicas ─ close the
-//!          log (flush, checkpoint, clean mark) ─ controller ─ the rest
+//!  start:  lock directory, look whose it is, bind listeners, open store ─ controller ─ claim the prefix ─ log ─
+//!          register ─ replicas ─ tier ─ accept clients
+//!  stop:   stop accepting, answer what is queued ─ finish the uploads on their way ─ end the session (leadership) ─
+//!          drain replicas ─ close the log (flush, checkpoint, clean mark) ─ controller ─ store
 //! ```
+//!
+//! Uploads end before the session does: their commits are accepted from the leader alone, and without its commit an object
+//! is an orphan. What clients were answered is written by then, and needs no flush to survive the end of the process.
 //!
 //! **Owns** that order, and what `/readyz` waits for. **Does not own** any rule of the parts.
 
 mod admin;
 mod parts;
+mod refusal;
 mod store;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
@@ -27,6 +31,8 @@ use tidelog_types::{BrokerIncarnation, ClusterId, limits};
 use tokio::runtime::Handle;
 
 use crate::config::NodeConfig;
+
+pub(crate) use store::check_cache_bytes;
 
 use self::{
     admin::NodeAdmin,
@@ -88,12 +94,12 @@ impl Node {
     }
 
     async fn start_with(config: NodeConfig, parts: &Parts) -> Result<Self> {
-        let lock = parts.lock_directory(&config.data_dir).await?;
+        let (lock, owner) = parts.lock_directory(&config.data_dir).await?;
         let listeners = bind(&config).await?;
         let admin_address = config.admin_listen.to_string();
         let admin_listener = AdminListener::bind(&admin_address)
             .await
-            .with_context(|| format!("bind the admin listener {admin_address}"))?;
+            .map_err(|error| refusal::admin_listener(&admin_address, &error))?;
         let store = Arc::new(Store::open(&config, parts).await?);
         let status = Arc::new(NodeAdmin::default());
         let admin_tasks = parts.supervisor.child("admin");
@@ -101,7 +107,7 @@ impl Node {
         admin_listener.serve(Arc::clone(&status) as _, parts.registry.clone(), &admin_tasks);
 
         status.waits_for("the controller");
-        let controller = start_controller(&config, parts).await?;
+        let controller = start_controller(&config, parts, owner).await?;
         let cluster_id = controller.cluster_id();
         status.waits_for("the store's answer to whose prefix it is");
         let claimed = store.claim(cluster_id, &controller).await?;
@@ -208,16 +214,12 @@ impl Node {
     pub async fn stop(&self, deadline: Duration) -> Result<()> {
         let share = deadline / 5;
         let mut late = self.broker.drain(share).await;
-        let session = Command::EndSession { broker: self.config.node_id, incarnation: self.incarnation };
-        if let Err(error) =
-            tokio::time::timeout(share, self.controller.propose(session)).await.map_err(anyhow::Error::from)
-        {
-            tracing::warn!(%error, "the session was not ended");
-        }
-        late.extend(self.store.stop(share).await);
+        late.extend(self.store.finish_uploads(share * 2).await);
+        self.end_session(share).await;
         late.extend(self.replicas.shutdown(share).await);
         let closed = self.log.close().await;
         self.controller.shutdown().await;
+        late.extend(self.store.close(share).await);
         late.extend(self.admin_tasks.shutdown(Duration::from_secs(1)).await);
         late.extend(self.parts.supervisor.shutdown(Duration::from_secs(2)).await);
         if !late.is_empty() {
@@ -226,6 +228,16 @@ impl Node {
         closed.context("close the log")?;
         tracing::info!("stopped");
         Ok(())
+    }
+
+    /// Gives leadership up, so that nobody waits for this node.
+    async fn end_session(&self, deadline: Duration) {
+        let session = Command::EndSession { broker: self.config.node_id, incarnation: self.incarnation };
+        match tokio::time::timeout(deadline, self.controller.propose(session)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "the session was not ended"),
+            Err(_) => tracing::warn!("the session was not ended in time"),
+        }
     }
 }
 
@@ -242,7 +254,7 @@ async fn bind(config: &NodeConfig) -> Result<Vec<BoundListener>> {
             port: listener.listen.port(),
             advertised: Some(advertised),
         };
-        bound.push(BoundListener::bind(&one).await?);
+        bound.push(BoundListener::bind(&one).await.map_err(|error| refusal::listener(&error))?);
     }
     Ok(bound)
 }
@@ -253,14 +265,22 @@ fn broker_config(config: &NodeConfig) -> BrokerConfig {
         rack: config.rack.clone(),
         settings: config.settings.static_values.clone(),
         data_directory: config.data_dir.display().to_string(),
+        connections_max: parts::connections_max(),
     }
 }
 
-async fn start_controller(config: &NodeConfig, parts: &Parts) -> Result<Controller> {
+async fn start_controller(
+    config: &NodeConfig,
+    parts: &Parts,
+    owner: Option<ClusterId>,
+) -> Result<Controller> {
     let node_id = u64::try_from(config.node_id.0).unwrap_or_default();
     let controller = ControllerConfig {
         node_id,
         voters: [(node_id, String::new())].into(),
+        cluster_id: owner,
+        // A log that belongs to a cluster had a controller beside it.
+        may_create: owner.is_none(),
         ..ControllerConfig::single(config.data_dir.join("controller"))
     };
     Controller::start(
@@ -272,7 +292,7 @@ async fn start_controller(config: &NodeConfig, parts: &Parts) -> Result<Controll
         &parts.registry,
     )
     .await
-    .context("start the controller")
+    .map_err(|error| refusal::controller(&config.data_dir, &error))
 }
 
 /// Registers the broker: the former incarnation ends, and every partition that it led gets a new epoch.

@@ -10,7 +10,12 @@ use crate::config::LogFormat;
 
 /// What is logged where `TIDELOG_LOG` says nothing: our own events, and of the libraries what needs a person.
 const FILTER_DEFAULT: &str = "warn,tidelog=info,tidelog_broker=info,tidelog_controller=info,tidelog_log=info,\
-                              tidelog_object=info,tidelog_replica=info,tidelog_runtime=info,tidelog_tier=info,openraft=error";
+                              tidelog_object=info,tidelog_replica=info,tidelog_runtime=info,tidelog_tier=info,openraft=error,aws_config=error,\
+                              aws_runtime=error";
+
+/// What is logged of a command that speaks to a person. The SDK warns of each place where no keys are; what that means is told
+/// by our own words.
+const FILTER_QUIET: &str = "warn,aws_config=error,aws_runtime=error";
 
 /// Starts logging. A second call changes nothing.
 pub fn start(format: LogFormat) {
@@ -19,6 +24,8 @@ pub fn start(format: LogFormat) {
         .or_else(|| FILTER_DEFAULT.parse().ok())
         .unwrap_or_else(|| Targets::new().with_default(tracing::Level::INFO));
     let lines = tracing_subscriber::fmt::layer()
+        // A closed standard error is no reason to panic over a log line.
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
     // An error means that a test or an embedding program logs already.
@@ -33,8 +40,12 @@ pub fn start(format: LogFormat) {
 /// Starts logging for a command that speaks to a person: only what needs one.
 pub fn start_quiet() {
     let asked = std::env::var("TIDELOG_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
-    let filter = asked.unwrap_or_else(|| Targets::new().with_default(tracing::Level::WARN));
+    let filter = asked
+        .or_else(|| FILTER_QUIET.parse().ok())
+        .unwrap_or_else(|| Targets::new().with_default(tracing::Level::WARN));
     let lines = tracing_subscriber::fmt::layer()
+        // A closed standard error is no reason to panic over a log line.
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
     // An error means that a test or an embedding program logs already.

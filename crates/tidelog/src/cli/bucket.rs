@@ -11,6 +11,7 @@ use tidelog_object::{
 use tidelog_runtime::{Registry, SystemClock, SystemRng};
 
 use super::{Table, print_json};
+use crate::config::check_endpoint;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
@@ -26,7 +27,7 @@ pub(crate) struct Store {
     #[arg(long, env = "TIDELOG_STORE")]
     store: StoreUrl,
     /// Where an S3-compatible store listens.
-    #[arg(long, env = "TIDELOG_STORE_ENDPOINT")]
+    #[arg(long, env = "TIDELOG_STORE_ENDPOINT", value_parser = endpoint)]
     store_endpoint: Option<String>,
     /// The checksum that goes with uploads: crc64nvme, sha256 or none.
     #[arg(long, env = "TIDELOG_STORE_CHECKSUM")]
@@ -34,6 +35,21 @@ pub(crate) struct Store {
     /// One JSON document on standard output.
     #[arg(long)]
     json: bool,
+}
+
+impl Verb {
+    pub(super) fn wants_json(&self) -> bool {
+        let (Self::Init(store) | Self::Check(store)) = self;
+        store.json
+    }
+}
+
+/// An endpoint; an empty one is none.
+fn endpoint(text: &str) -> Result<String, String> {
+    if !text.is_empty() {
+        check_endpoint(text)?;
+    }
+    Ok(text.to_owned())
 }
 
 impl Store {

@@ -18,6 +18,13 @@ pub(crate) enum Verb {
     },
 }
 
+impl Verb {
+    pub(super) fn wants_json(&self) -> bool {
+        let Self::Status { bootstrap } = self;
+        bootstrap.json
+    }
+}
+
 pub(crate) async fn run(verb: Verb) -> Result<ExitCode> {
     let Verb::Status { bootstrap } = verb;
     let mut admin = Admin::connect(&bootstrap.bootstrap).await?;

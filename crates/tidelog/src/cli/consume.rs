@@ -8,11 +8,19 @@ use std::{
 
 use anyhow::{Result, bail};
 use clap::Args;
+use futures::{StreamExt as _, stream::FuturesUnordered};
 use serde_json::{Map, Value, json};
 use tidelog_types::{Timestamp, TopicName};
 
-use super::{Bootstrap, topic::topic_name};
-use crate::client::{self, Connection, PartitionReader, ReadRecord, StartAt};
+use super::{
+    Bootstrap, Signals,
+    output::{OutputClosed, error_fields, written},
+    topic::topic_name,
+};
+use crate::{
+    client::{self, Connection, LeaderReader, ReadRecord, StartAt},
+    telemetry,
+};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -32,7 +40,7 @@ pub(crate) struct Options {
     #[arg(long)]
     follow: bool,
     #[command(flatten)]
-    bootstrap: Bootstrap,
+    pub(super) bootstrap: Bootstrap,
 }
 
 fn parse_start(text: &str) -> Result<StartAt, String> {
@@ -49,10 +57,17 @@ fn parse_start(text: &str) -> Result<StartAt, String> {
     }
 }
 
-/// How long a fetch waits at the end of a partition that is followed.
-const FOLLOW_WAIT: Duration = Duration::from_millis(500);
+/// How long a fetch waits where there is nothing.
+const FETCH_WAIT: Duration = Duration::from_secs(5);
+
+/// How often a refusal that may pass is followed by another try.
+const TRIES_MAX: u64 = 20;
+
+/// The pause before the second try; the others take longer, each by as much.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 pub(crate) async fn run(options: Options) -> Result<ExitCode> {
+    let mut signals = Signals::listen()?;
     let mut connection = Connection::open(&options.bootstrap.bootstrap).await?;
     let topic = client::topic_metadata(&mut connection, &options.topic).await?;
     let partitions: Vec<usize> = match options.partition {
@@ -62,45 +77,68 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
         Some(partition) => vec![partition],
         None => (0..topic.leaders.len()).collect(),
     };
-    let mut readers = Vec::new();
-    for partition in partitions {
-        let mut reader = PartitionReader::open(&topic, partition, options.from).await?;
-        let end = reader.end().await?;
-        readers.push((partition, reader, end));
-    }
+    let readers = LeaderReader::open(&topic, &partitions, options.from, options.follow).await?;
     let mut printer = Printer::new(options.bootstrap.json, options.count)?;
-    let reading = read_all(&mut readers, &mut printer, options.follow);
-    tokio::select! {
+    let reading = read_all(readers, &mut printer);
+    let outcome = tokio::select! {
         biased;
-        outcome = reading => outcome?,
-        // Ctrl-C ends following as `--count` would: what was printed is whole.
-        _ = tokio::signal::ctrl_c() => {}
+        outcome = reading => outcome,
+        // A signal ends following as `--count` would: what was printed is whole.
+        _ = signals.next() => Ok(()),
+    };
+    match outcome {
+        Err(error) if !error.is::<OutputClosed>() => {
+            printer.finish(Some(&error))?;
+            telemetry::complain(&error);
+            Ok(ExitCode::FAILURE)
+        }
+        outcome => {
+            outcome?;
+            printer.finish(None)?;
+            Ok(ExitCode::SUCCESS)
+        }
     }
-    printer.finish()?;
-    Ok(ExitCode::SUCCESS)
 }
 
-async fn read_all(
-    readers: &mut [(usize, PartitionReader, i64)],
-    printer: &mut Printer,
-    follow: bool,
-) -> Result<()> {
-    loop {
-        let mut open = false;
-        for (partition, reader, end) in readers.iter_mut() {
-            if !follow && reader.position() >= *end {
-                continue;
-            }
-            open = true;
-            let wait = if follow { FOLLOW_WAIT } else { Duration::from_secs(5) };
-            for record in reader.fetch(wait).await? {
-                if (!follow && record.offset >= *end) || !printer.print(*partition, &record)? {
+async fn read_all(readers: Vec<LeaderReader>, printer: &mut Printer) -> Result<()> {
+    if printer.is_full() {
+        return Ok(());
+    }
+    let mut fetches: FuturesUnordered<_> =
+        readers.into_iter().filter(|reader| !reader.is_done()).map(fetch).collect();
+    while let Some(fetched) = fetches.next().await {
+        let (reader, records) = fetched?;
+        for (partition, records) in records {
+            for record in &records {
+                if !printer.print(partition, record)? {
                     return Ok(());
                 }
             }
         }
-        if !open {
-            return Ok(());
+        printer.flush()?;
+        if !reader.is_done() {
+            fetches.push(fetch(reader));
+        }
+    }
+    Ok(())
+}
+
+/// Fetches, and again where the broker refuses what may pass.
+async fn fetch(mut reader: LeaderReader) -> Result<(LeaderReader, Vec<(i32, Vec<ReadRecord>)>)> {
+    let mut tries = 0;
+    loop {
+        let fetched = reader.fetch(FETCH_WAIT).await?;
+        match fetched.refused {
+            Some(refused) if fetched.records.is_empty() => {
+                tries += 1;
+                let may_pass = refused.code().is_some_and(tidelog_wire::ErrorCode::is_retriable);
+                if !may_pass || tries >= TRIES_MAX {
+                    return Err(refused.into());
+                }
+                tokio::time::sleep(RETRY_PAUSE.saturating_mul(u32::try_from(tries)?)).await;
+            }
+            // What came is shown first; a refusal that stays comes alone the next time.
+            _ => return Ok((reader, fetched.records)),
         }
     }
 }
@@ -115,24 +153,27 @@ struct Printer {
 
 impl Printer {
     fn new(as_json: bool, count_max: Option<u64>) -> Result<Self> {
-        let mut output = io::BufWriter::new(io::stdout());
-        if as_json {
-            output.write_all(b"{\"records\": [")?;
+        let mut printer = Self { output: io::BufWriter::new(io::stdout()), as_json, printed: 0, count_max };
+        let head = if as_json {
+            "{\"records\": [".to_owned()
         } else {
-            writeln!(output, "{:>9}  {:>12}  {:>13}  KEY  VALUE", "PARTITION", "OFFSET", "TIMESTAMP")?;
-        }
-        output.flush()?;
-        Ok(Self { output, as_json, printed: 0, count_max })
+            format!("{:>9}  {:>12}  {:>13}  KEY  VALUE\n", "PARTITION", "OFFSET", "TIMESTAMP")
+        };
+        written(printer.output.write_all(head.as_bytes()))?;
+        printer.flush()?;
+        Ok(printer)
+    }
+
+    /// Whether no more records are wanted.
+    fn is_full(&self) -> bool {
+        self.count_max.is_some_and(|count| self.printed >= count)
     }
 
     /// Prints one record; false when no more are wanted.
-    fn print(&mut self, partition: usize, record: &ReadRecord) -> Result<bool> {
-        if self.count_max.is_some_and(|count| self.printed >= count) {
-            return Ok(false);
-        }
-        if self.as_json {
-            self.output.write_all(if self.printed == 0 { b"\n" } else { b",\n" })?;
-            serde_json::to_writer(&mut self.output, &record_json(partition, record))?;
+    fn print(&mut self, partition: i32, record: &ReadRecord) -> Result<bool> {
+        let line = if self.as_json {
+            let lead = if self.printed == 0 { "\n" } else { ",\n" };
+            format!("{lead}{}", record_json(partition, record))
         } else {
             let text = |bytes: &Option<bytes::Bytes>| {
                 bytes
@@ -140,26 +181,31 @@ impl Printer {
                     .map_or_else(|| "NULL".to_owned(), |bytes| String::from_utf8_lossy(bytes).into_owned())
             };
             let (key, value) = (text(&record.key), text(&record.value));
-            writeln!(
-                self.output,
-                "{partition:>9}  {:>12}  {:>13}  {key}  {value}",
-                record.offset, record.timestamp
-            )?;
-        }
-        self.output.flush()?;
+            format!("{partition:>9}  {:>12}  {:>13}  {key}  {value}\n", record.offset, record.timestamp)
+        };
+        written(self.output.write_all(line.as_bytes()))?;
         self.printed += 1;
-        Ok(self.count_max.is_none_or(|count| self.printed < count))
+        Ok(!self.is_full())
     }
 
-    fn finish(&mut self) -> Result<()> {
+    fn flush(&mut self) -> Result<()> {
+        written(self.output.flush())
+    }
+
+    /// Closes the document, with why it is not whole.
+    fn finish(&mut self, error: Option<&anyhow::Error>) -> Result<()> {
         if self.as_json {
-            self.output.write_all(b"\n]}\n")?;
+            let tail = match error {
+                Some(error) => format!("\n], {}\n", error_fields(error).trim_start_matches('{')),
+                None => "\n]}\n".to_owned(),
+            };
+            written(self.output.write_all(tail.as_bytes()))?;
         }
-        Ok(self.output.flush()?)
+        self.flush()
     }
 }
 
-fn record_json(partition: usize, record: &ReadRecord) -> Value {
+fn record_json(partition: i32, record: &ReadRecord) -> Value {
     let mut object = Map::new();
     object.insert("partition".to_owned(), json!(partition));
     object.insert("offset".to_owned(), json!(record.offset));

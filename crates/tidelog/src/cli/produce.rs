@@ -22,7 +22,7 @@ pub(crate) struct Options {
     #[arg(long, value_enum, default_value = "none")]
     compression: Compression,
     #[command(flatten)]
-    bootstrap: Bootstrap,
+    pub(super) bootstrap: Bootstrap,
 }
 
 /// The longest line: Kafka's default limit of a batch.

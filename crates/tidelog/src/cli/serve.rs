@@ -5,7 +5,7 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::{Context as _, Result};
 use clap::Args;
 use tidelog_runtime::{Runtimes, RuntimesConfig};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::NodeFlags;
 use crate::{config::NodeConfig, node::Node, telemetry};
@@ -17,7 +17,7 @@ pub(crate) struct Options {
     node: NodeFlags,
     /// One JSON document on standard output once the node serves: its ids and addresses.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 /// How long a stop may take before it is cut: what is left then is recovered at the next start.
@@ -39,14 +39,36 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 
 async fn serve(config: NodeConfig, back: &tokio::runtime::Handle, as_json: bool) -> Result<ExitCode> {
     let node = Node::start(config, back).await?;
+    let mut signals = Signals::listen()?;
     if as_json {
-        super::print_json(&node.report())?;
+        match super::print_json(&node.report()) {
+            // Whoever started the node and does not read on is no reason to end it.
+            Err(error) if error.is::<super::output::OutputClosed>() => {}
+            printed => printed?,
+        }
     }
-    let why = wait_for_stop(&node).await?;
-    tracing::info!(why, "stopping");
+    let failure = tokio::select! {
+        biased;
+        signal = signals.next() => {
+            tracing::info!(why = signal, "stopping");
+            None
+        }
+        failure = node.failed() => Some(failure),
+    };
+    if let Some(failure) = failure {
+        // The document was printed when the node began to serve: there is no second one.
+        tracing::error!(why = format!("{failure:#}"), "the node must not go on");
+        telemetry::complain(&failure);
+        return Ok(ExitCode::FAILURE);
+    }
+    stop(&node, &mut signals).await
+}
+
+/// Stops a node; another signal ends it at once.
+pub(crate) async fn stop(node: &Node, signals: &mut Signals) -> Result<ExitCode> {
     tokio::select! {
         biased;
-        _ = wait_for_signal() => {
+        _ = signals.next() => {
             tracing::warn!("a second signal ends the node at once");
             Ok(ExitCode::FAILURE)
         }
@@ -57,22 +79,28 @@ async fn serve(config: NodeConfig, back: &tokio::runtime::Handle, as_json: bool)
     }
 }
 
-/// Waits for a signal, or for a failure after which the node must not go on.
-async fn wait_for_stop(node: &Node) -> Result<&'static str> {
-    tokio::select! {
-        biased;
-        signal = wait_for_signal() => signal,
-        failure = node.failed() => Err(failure),
-    }
+/// SIGTERM and SIGINT, none of them missed from here on.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
 }
 
-/// Waits for SIGTERM or SIGINT.
-pub(crate) async fn wait_for_signal() -> Result<&'static str> {
-    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
-    Ok(tokio::select! {
-        biased;
-        _ = terminate.recv() => "SIGTERM",
-        _ = interrupt.recv() => "SIGINT",
-    })
+impl Signals {
+    /// Listens from now on.
+    pub(crate) fn listen() -> Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).context("listen for SIGTERM")?,
+            interrupt: signal(SignalKind::interrupt()).context("listen for SIGINT")?,
+        })
+    }
+
+    /// The next one. Cancel safe.
+    pub(crate) async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            biased;
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
 }

@@ -1,9 +1,9 @@
 //! What verbs print: a table, or one JSON document.
 
-use std::io::{self, Write as _};
-
 use anyhow::Result;
 use serde::Serialize;
+
+use super::output;
 
 /// Rows under a header, printed with columns as wide as their widest cell.
 #[derive(Debug)]
@@ -58,15 +58,15 @@ impl Table {
 
     /// Prints the table on standard output.
     pub(crate) fn print(&self) -> Result<()> {
-        Ok(io::stdout().write_all(self.render().as_bytes())?)
+        output::print(&self.render())
     }
 }
 
 /// Prints one JSON document and a line's end on standard output.
 pub(crate) fn print_json(document: &impl Serialize) -> Result<()> {
-    let mut output = io::stdout().lock();
-    serde_json::to_writer_pretty(&mut output, document)?;
-    Ok(output.write_all(b"\n")?)
+    let mut text = serde_json::to_string_pretty(document)?;
+    text.push('\n');
+    output::print(&text)
 }
 
 #[cfg(test)]

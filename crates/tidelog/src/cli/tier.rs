@@ -26,6 +26,13 @@ pub(crate) enum Verb {
     },
 }
 
+impl Verb {
+    pub(super) fn wants_json(&self) -> bool {
+        let (Self::Status { admin } | Self::Segments { admin, .. }) = self;
+        admin.json
+    }
+}
+
 pub(crate) async fn run(verb: Verb) -> Result<ExitCode> {
     match verb {
         Verb::Status { admin } => {

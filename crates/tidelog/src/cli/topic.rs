@@ -21,7 +21,7 @@ pub(crate) enum Verb {
         #[arg(long)]
         partitions: Option<u32>,
         /// A setting by Kafka's name, key=value; may be repeated.
-        #[arg(long = "config", value_name = "KEY=VALUE", value_parser = parse_setting)]
+        #[arg(long = "set", alias = "config", value_name = "KEY=VALUE", value_parser = parse_setting)]
         configs: Vec<(String, String)>,
         #[command(flatten)]
         bootstrap: Bootstrap,
@@ -57,13 +57,25 @@ pub(crate) struct Alter {
     #[arg(value_parser = topic_name)]
     name: TopicName,
     /// A setting by Kafka's name, key=value; may be repeated.
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = parse_setting, required_unless_present = "unset")]
+    #[arg(long = "set", alias = "config", value_name = "KEY=VALUE", value_parser = parse_setting, required_unless_present = "unset")]
     set: Vec<(String, String)>,
     /// A setting to go back to the broker's; may be repeated.
     #[arg(long, value_name = "KEY")]
     unset: Vec<String>,
     #[command(flatten)]
     bootstrap: Bootstrap,
+}
+
+impl Verb {
+    pub(super) fn wants_json(&self) -> bool {
+        match self {
+            Self::Create { bootstrap, .. }
+            | Self::List { bootstrap }
+            | Self::Describe { bootstrap, .. }
+            | Self::Delete { bootstrap, .. } => bootstrap.json,
+            Self::Alter(alter) => alter.bootstrap.json,
+        }
+    }
 }
 
 /// Checks a topic's name on the command line.

@@ -10,12 +10,10 @@ const PREFIX: &str = "TIDELOG_";
 /// Variables of ours that configure something else than a node.
 const NOT_SETTINGS: [&str; 4] = ["CONFIG", "LOG", "SEEDS", "BIN"];
 
-/// Reads what is set; adds what is wrong to `wrong`.
-pub(super) fn overrides(
-    environment: impl Iterator<Item = (String, String)>,
-    wrong: &mut Vec<String>,
-) -> Overrides {
+/// Reads what is set, and says what cannot be read.
+pub(super) fn overrides(environment: impl Iterator<Item = (String, String)>) -> Overrides {
     let mut overrides = Overrides::default();
+    let mut wrong = Vec::new();
     for (variable, value) in environment {
         let Some(name) = variable.strip_prefix(PREFIX) else { continue };
         if NOT_SETTINGS.contains(&name) || name.starts_with("TEST_") {
@@ -45,6 +43,7 @@ pub(super) fn overrides(
             },
         }
     }
+    overrides.wrong = wrong;
     overrides
 }
 

@@ -6,7 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
+use toml::{Table, Value};
 
 use super::LogFormat;
 
@@ -14,8 +15,7 @@ use super::LogFormat;
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// The file as it is written. Every field may be left out.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Clone, Default)]
 pub struct NodeFile {
     /// The node's number; 1 where it is left out.
     pub node_id: Option<i32>,
@@ -79,17 +79,48 @@ impl Setting {
 }
 
 impl NodeFile {
-    /// Reads a file.
-    ///
-    /// # Errors
-    /// What is wrong with it, with the line where that is known.
-    pub fn read(path: &Path) -> Result<Self, String> {
-        let wrong = |error: &dyn std::fmt::Display| format!("config: {}: {error}", path.display());
-        let length = fs::metadata(path).map_err(|error| wrong(&error))?.len();
-        if length > FILE_BYTES_MAX {
-            return Err(wrong(&format_args!("{length} bytes are too many for a configuration")));
+    /// Reads a file; adds all that is wrong with it to `wrong`, each field by its name.
+    pub fn read(path: &Path, wrong: &mut Vec<String>) -> Self {
+        let table = read_table(path).unwrap_or_else(|error| {
+            wrong.push(format!("config: {}: {error}", path.display()));
+            Table::new()
+        });
+        let mut file = Self::default();
+        for (field, value) in table {
+            let read = match field.as_str() {
+                "node_id" => take(value, &mut file.node_id),
+                "rack" => take(value, &mut file.rack),
+                "data_dir" => take(value, &mut file.data_dir),
+                "admin_listen" => take(value, &mut file.admin_listen),
+                "store" => take(value, &mut file.store),
+                "store_endpoint" => take(value, &mut file.store_endpoint),
+                "store_checksum" => take(value, &mut file.store_checksum),
+                "log_format" => take(value, &mut file.log_format),
+                "listeners" => take(value, &mut file.listeners),
+                "settings" => take(value, &mut file.settings),
+                _ => Err("there is no such field".to_owned()),
+            };
+            if let Err(error) = read {
+                wrong.push(format!("{field}: {error}"));
+            }
         }
-        let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
-        toml::from_str(&text).map_err(|error| wrong(&error))
+        // As in the environment, an empty endpoint is none.
+        file.store_endpoint = file.store_endpoint.filter(|endpoint| !endpoint.is_empty());
+        file
     }
+}
+
+/// Reads a field's value into its place.
+fn take<T: DeserializeOwned>(value: Value, place: &mut T) -> Result<(), String> {
+    *place = value.try_into().map_err(|error: toml::de::Error| error.message().to_owned())?;
+    Ok(())
+}
+
+fn read_table(path: &Path) -> Result<Table, String> {
+    let length = fs::metadata(path).map_err(|error| error.to_string())?.len();
+    if length > FILE_BYTES_MAX {
+        return Err(format!("{length} bytes are too many for a configuration"));
+    }
+    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
+    toml::from_str(&text).map_err(|error| error.to_string())
 }

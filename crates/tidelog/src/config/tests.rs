@@ -43,7 +43,7 @@ fn flags_override_the_environment_and_it_overrides_the_file() {
 
 #[test]
 fn every_wrong_setting_is_named_at_once() {
-    let text = "store = \"ftp://x\"\nadmin_listen = \"nowhere\"\n[settings]\n\"log.retention.mss\" = 1\n\"num.partitions\" = 0\n";
+    let text = "store = \"ftp://x\"\nadmin_listen = \"nowhere\"\n[settings]\n\"log.retention.mss\" = 1\n\"num.partitions\" = 0\n\"tier.cache.bytes\" = 1000\n";
     let environment = [("TIDELOG_NUM_PARTITION", "1"), ("TIDELOG_NODE_ID", "one")];
     let flags = Overrides { listen: Some("0.0.0.0:9092".to_owned()), ..Overrides::default() };
     let WrongSettings(wrong) = load(text, &environment, flags).unwrap_err();
@@ -57,7 +57,8 @@ fn every_wrong_setting_is_named_at_once() {
             "admin_listen",
             "store",
             "log.retention.mss",
-            "num.partitions"
+            "num.partitions",
+            "tier.cache.bytes"
         ],
         "{wrong:#?}"
     );
@@ -100,6 +101,42 @@ fn several_listeners_are_named_in_the_file() {
         load(&text.replace("EXTERNAL", "INTERNAL"), &[], Overrides::default()).is_err(),
         "a name stands once"
     );
+}
+
+#[test]
+fn a_wrong_file_hides_nothing_else_that_is_wrong() {
+    let text = "stor = \"x\"\nnode_id = \"one\"\nstore_endpoint = \"localhost:9000\"\nlog_format = \"xml\"\n\
+                data_dir = \"\"\n[settings]\n\"num.partitions\" = [1]\n[[listeners]]\nname = \"A\"\n";
+    let flags =
+        Overrides { wrong: vec!["--set: `nokey` is not key=value".to_owned()], ..Overrides::default() };
+    let WrongSettings(wrong) = load(text, &[("TIDELOG_NODE_ID", "x")], flags).unwrap_err();
+    let mut names: Vec<&str> = wrong.iter().filter_map(|line| line.split(':').next()).collect();
+    names.sort_unstable();
+    assert_eq!(
+        names,
+        [
+            "--set",
+            "TIDELOG_NODE_ID",
+            "data_dir",
+            "listeners",
+            "log_format",
+            "node_id",
+            "settings",
+            "stor",
+            "store_endpoint"
+        ],
+        "{wrong:#?}"
+    );
+}
+
+#[test]
+fn an_endpoint_has_a_scheme_and_a_host() {
+    for good in ["http://127.0.0.1:9000", "https://minio.example/", "http://[::1]:9000"] {
+        assert_eq!(check_endpoint(good), Ok(()));
+    }
+    for bad in ["junk", "127.0.0.1:9000", "http://", "http:///x", "http://key:secret@host", "ftp://x"] {
+        assert!(check_endpoint(bad).is_err(), "{bad}");
+    }
 }
 
 #[test]

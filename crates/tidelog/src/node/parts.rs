@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use anyhow::{Context as _, Result};
 use tidelog_broker::BrokerParts;
-use tidelog_log::{DirectoryLock, Log, LogConfig, RecoveredPartition};
+use tidelog_log::{DirectoryLock, Log, LogConfig, RecoveredPartition, directory_owner};
 use tidelog_replica::{Metadata, ReplicaManager};
 use tidelog_runtime::{
     Clock, Disk, FileDisk, FileDiskConfig, IdGen, RandomIds, Registry, Rng, Supervisor, SystemClock,
@@ -13,6 +13,7 @@ use tidelog_runtime::{
 use tidelog_types::{BootId, ByteSize, ClusterId, DirectoryId};
 use tokio::runtime::Handle;
 
+use super::refusal;
 use crate::config::NodeConfig;
 
 /// Descriptors that the log leaves to sockets, the store and the cache.
@@ -43,20 +44,19 @@ impl Parts {
         })
     }
 
-    /// Takes the data directory for this process.
-    pub(super) async fn lock_directory(&self, directory: &Path) -> Result<DirectoryLock> {
+    /// Takes the data directory for this process, and says which cluster it belongs to, before anything in it is changed.
+    pub(super) async fn lock_directory(
+        &self,
+        directory: &Path,
+    ) -> Result<(DirectoryLock, Option<ClusterId>)> {
         let path = directory.to_owned();
-        let taken = self
-            .supervisor
-            .spawn_blocking("lock directory", move || DirectoryLock::acquire(&path))
-            .join()
-            .await;
-        taken.context("lock the data directory")?.with_context(|| {
-            format!(
-                "{}: stop the other process, or give this one a directory of its own with --data-dir",
-                directory.display()
-            )
-        })
+        let take = move || {
+            let lock = DirectoryLock::acquire(&path)?;
+            let owner = directory_owner(&path)?;
+            Ok((lock, owner.and_then(|owner| owner.cluster_id)))
+        };
+        let taken = self.supervisor.spawn_blocking("lock directory", take).join().await;
+        taken.context("lock the data directory")?.map_err(|error| refusal::directory(directory, &error))
     }
 
     pub(super) async fn open_log(
@@ -89,8 +89,7 @@ impl Parts {
             let half = std::time::Duration::from_millis((lag / 2).max(50));
             log.write_behind_delay = log.write_behind_delay.min(half);
         }
-        log.descriptors_max =
-            usize::try_from(descriptors().saturating_sub(DESCRIPTORS_KEPT).max(64) / 2).unwrap_or(64);
+        log.descriptors_max = usize::try_from(log_descriptors(descriptors())).unwrap_or(64);
         let opened = Log::open(
             log,
             Arc::clone(&self.disk),
@@ -98,7 +97,7 @@ impl Parts {
             self.supervisor.clone(),
             &self.registry,
         );
-        opened.await.context("open the log")
+        opened.await.map_err(|error| refusal::directory(&config.data_dir, &error))
     }
 
     /// Which boot of the machine this is: after a power cut it is another one.
@@ -123,6 +122,18 @@ impl Parts {
             registry: self.registry.clone(),
         }
     }
+}
+
+/// Descriptors of the process that segments may have open.
+fn log_descriptors(limit: u64) -> u64 {
+    limit.saturating_sub(DESCRIPTORS_KEPT).max(64) / 2
+}
+
+/// Connections of clients that the process has descriptors for, beside segments and what is kept.
+pub(super) fn connections_max() -> usize {
+    let limit = descriptors();
+    let kept = DESCRIPTORS_KEPT.min(limit / 2);
+    usize::try_from(limit.saturating_sub(log_descriptors(limit)).saturating_sub(kept)).unwrap_or(usize::MAX)
 }
 
 /// The process's limit of descriptors.

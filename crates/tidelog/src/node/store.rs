@@ -9,15 +9,15 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, bail};
 use tidelog_controller::Controller;
 use tidelog_object::{
-    ChunkCache, ClaimError, ClusterClaim, FoyerCache, FoyerConfig, ObjectClient, StoreOptions, StoreUrl,
-    claim_prefix,
+    ChunkCache, ClaimError, ClusterClaim, FoyerCache, FoyerConfig, FoyerConfigError, ObjectClient,
+    OutageCause, StoreOptions, StoreUrl, claim_prefix,
 };
 use tidelog_replica::{ColdReader, ReplicaManager};
 use tidelog_tier::{ColdConfig, ColdTier, SegmentsError, Tier, TierConfig, TierSegments, TierStatus};
 use tidelog_types::{BrokerIncarnation, ByteSize, ClusterId, TopicName};
 use tokio::sync::watch;
 
-use super::parts::Parts;
+use super::{parts::Parts, refusal};
 use crate::config::NodeConfig;
 
 /// How long a start waits for a store that only is busy: after that the node serves what is hot, and goes on asking.
@@ -93,30 +93,28 @@ impl Store {
     pub(super) async fn claim(&self, cluster_id: ClusterId, controller: &Controller) -> Result<bool> {
         match tokio::time::timeout(CLAIM_WAIT, claim_prefix(&self.client, cluster_id)).await {
             Ok(Ok(claim)) => match self.wrong_prefix(claim, controller).await {
-                None => Ok(true),
+                None => return Ok(true),
                 Some(why) => bail!(why),
             },
-            Ok(Err(ClaimError::Retriable(failure))) => {
-                tracing::warn!(%failure, "the store does not say yet whose prefix it is: serving what is hot meanwhile");
-                Ok(false)
-            }
-            Ok(Err(refusal)) => bail!(refusal),
-            Err(_) => {
-                tracing::warn!("the store is silent: serving what is hot meanwhile");
-                Ok(false)
-            }
+            Ok(Err(ClaimError::Retriable(_))) | Err(_) => {}
+            Ok(Err(refusal)) => bail!("{}: {refusal}", self.url()),
         }
+        let why = self.client.health().failures();
+        if let Some(outage) = why.as_ref().filter(|outage| outage.cause == OutageCause::NoKeys)
+            // A node that has data in the bucket had keys once: their issuer may be away as the store may be.
+            && !has_data_in_bucket(controller)
+        {
+            return Err(refusal::no_credentials(&self.url().to_string(), &outage.reason));
+        }
+        let why = why.map_or_else(|| "it is silent".to_owned(), |outage| outage.to_string());
+        tracing::warn!(store = %self.url(), why, "the store does not say yet whose prefix it is: serving what is hot meanwhile");
+        Ok(false)
     }
 
     /// Why a prefix that was nobody's until now cannot be ours: the cluster has data in a bucket, and it is not in this one.
     /// The claim is given back then.
     async fn wrong_prefix(&self, claim: ClusterClaim, controller: &Controller) -> Option<String> {
-        let image = controller.image();
-        let is_tiered = image.partitions().any(|(_, partition)| {
-            let manifest = &partition.manifest;
-            !manifest.lines.is_empty() || !manifest.entries.is_empty()
-        });
-        if claim != ClusterClaim::Taken || !is_tiered {
+        if claim != ClusterClaim::Taken || !has_data_in_bucket(controller) {
             return None;
         }
         if let Err(error) = self.client.delete(CLUSTER_KEY).await {
@@ -142,7 +140,7 @@ impl Store {
     ) -> Result<()> {
         let settings = &config.settings;
         let disk = settings.amount("tier.cache.bytes").map_or(ByteSize::ZERO, ByteSize::bytes);
-        let cache = FoyerConfig { dir: config.data_dir.join("cache"), memory: CACHE_MEMORY, disk };
+        let cache = cache_config(&config.data_dir, disk);
         let cache =
             FoyerCache::new(cache, parts.supervisor.clone(), &parts.registry).context("tier.cache.bytes")?;
         let cache = Arc::new(cache);
@@ -204,7 +202,12 @@ impl Store {
             (Arc::clone(self), Arc::clone(&parts.clock), parts.supervisor.shutdown_token());
         let claiming = async move {
             loop {
-                match claim_prefix(&store.client, cluster_id).await {
+                let claimed = tokio::select! {
+                    biased;
+                    () = ended.cancelled() => return,
+                    claimed = claim_prefix(&store.client, cluster_id) => claimed,
+                };
+                match claimed {
                     Ok(claim) => match store.wrong_prefix(claim, &controller).await {
                         None => break start(),
                         Some(why) => {
@@ -216,7 +219,7 @@ impl Store {
                         tracing::warn!(%failure, "the prefix is not claimed yet")
                     }
                     Err(refusal) => {
-                        store.refused.send_replace(Some(refusal.to_string()));
+                        store.refused.send_replace(Some(format!("{}: {refusal}", store.url())));
                         return;
                     }
                 }
@@ -266,12 +269,18 @@ impl Store {
         }
     }
 
-    /// Ends the tier's tasks and cold reads, and closes the cache. Answers what did not end in time.
-    pub(super) async fn stop(&self, deadline: Duration) -> Vec<&'static str> {
-        let mut late = Vec::new();
-        if let Some(tier) = self.tier.get() {
-            late.extend(tier.shutdown(deadline).await);
+    /// Ends the tier's tasks: none begins anything new, and what is on its way may finish and be committed. Answers what did
+    /// not end in time.
+    pub(super) async fn finish_uploads(&self, deadline: Duration) -> Vec<&'static str> {
+        match self.tier.get() {
+            Some(tier) => tier.shutdown(deadline).await,
+            None => Vec::new(),
         }
+    }
+
+    /// Ends cold reads, and closes the cache. Answers what did not end in time.
+    pub(super) async fn close(&self, deadline: Duration) -> Vec<&'static str> {
+        let mut late = Vec::new();
         if let Some(cold) = self.cold.get() {
             late.extend(cold.stop(deadline).await);
         }
@@ -283,6 +292,24 @@ impl Store {
         }
         late
     }
+}
+
+/// Whether anything of the cluster is in a bucket.
+fn has_data_in_bucket(controller: &Controller) -> bool {
+    controller.image().partitions().any(|(_, partition)| {
+        let manifest = &partition.manifest;
+        !manifest.lines.is_empty() || !manifest.entries.is_empty()
+    })
+}
+
+/// The cache of chunks: a folder of the data directory.
+fn cache_config(data_dir: &Path, disk: ByteSize) -> FoyerConfig {
+    FoyerConfig { dir: data_dir.join("cache"), memory: CACHE_MEMORY, disk }
+}
+
+/// Checks `tier.cache.bytes`, at the start with all other settings.
+pub(crate) fn check_cache_bytes(bytes: u64) -> Result<(), FoyerConfigError> {
+    cache_config(Path::new(""), ByteSize::bytes(bytes)).check()
 }
 
 /// The bucket of a node without `--store`: a folder of its data directory.

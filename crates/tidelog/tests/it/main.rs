@@ -1,0 +1,9 @@
+//! The program as a process: how it refuses to start, what an idle node costs, how it stops, what its verbs print.
+
+#![allow(clippy::unwrap_used, reason = "a failed step of a test ends it, and says where")]
+
+mod idle;
+mod process;
+mod refusals;
+mod stopping;
+mod verbs;

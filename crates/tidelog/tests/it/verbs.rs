@@ -1,0 +1,154 @@
+//! What verbs print, and how they end.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use serde_json::Value;
+
+use crate::process::{Folder, Node, PATIENCE, Process, run, serve, tidelog, wait_for};
+
+async fn node(folder: &Folder) -> Node {
+    Node::start(serve(&folder.path("data"), &[])).await
+}
+
+#[tokio::test]
+async fn a_reader_that_goes_away_ends_a_verb_quietly() {
+    let folder = Folder::new();
+    let node = node(&folder).await;
+    node.verb(&["topic", "create", "lines"]).await;
+    let line = format!("{}\n", "x".repeat(1000));
+    node.produce("lines", &line.repeat(2000)).await;
+    for more in [&[][..], &["--json"], &["--follow"]] {
+        let address = node.address();
+        let mut command = tidelog(&[&["consume", "lines", "--bootstrap", &address], more].concat());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut first = String::new();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        output.read_line(&mut first).unwrap();
+        drop(output);
+        let mut errors = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        assert_eq!((child.wait().unwrap().code(), errors.as_str()), (Some(0), ""), "{more:?}");
+    }
+    assert_eq!(node.stop().await.code, Some(0));
+}
+
+#[tokio::test]
+async fn a_signal_closes_the_document_of_a_reader_that_follows() {
+    let folder = Folder::new();
+    let node = node(&folder).await;
+    node.verb(&["topic", "create", "lines"]).await;
+    node.produce("lines", "a\nb\n").await;
+    for signal in ["-TERM", "-INT"] {
+        let command = tidelog(&["consume", "lines", "--follow", "--json", "--bootstrap", &node.address()]);
+        let mut process = Process::spawn(command);
+        wait_for("two records", || (process.output().matches("\"offset\"").count() == 2).then_some(())).await;
+        process.signal(signal);
+        assert_eq!(process.wait(PATIENCE).await.code(), Some(0), "{}", process.errors());
+        let document: Value = serde_json::from_str(&process.output()).unwrap();
+        assert_eq!(document["records"].as_array().unwrap().len(), 2);
+    }
+    assert_eq!(node.stop().await.code, Some(0));
+}
+
+// An idle partition once held up every other for half a second, each in its turn.
+#[tokio::test]
+async fn a_record_is_followed_at_once_however_many_partitions_are_idle() {
+    let folder = Folder::new();
+    let node = node(&folder).await;
+    node.verb(&["topic", "create", "wide", "--partitions", "24"]).await;
+    let process = Process::spawn(tidelog(&["consume", "wide", "--follow", "--bootstrap", &node.address()]));
+    wait_for("the header", || process.output().contains("PARTITION").then_some(())).await;
+    for number in 1..=3 {
+        node.produce("wide", &format!("line-{number}\n")).await;
+        let begun = tokio::time::Instant::now();
+        let line = format!("line-{number}");
+        wait_for("the record", || process.output().contains(&line).then_some(())).await;
+        assert!(begun.elapsed() < Duration::from_secs(2), "{number}: {:?}", begun.elapsed());
+    }
+    drop(process);
+    assert_eq!(node.stop().await.code, Some(0));
+}
+
+#[tokio::test]
+async fn a_failure_is_one_document_too_and_wrong_usage_is_2() {
+    let folder = Folder::new();
+    let node = node(&folder).await;
+    let address = node.address();
+    let on_node = ["--bootstrap", address.as_str(), "--json"];
+    for arguments in [&["topic", "describe", "no-such-topic"][..], &["consume", "no-such-topic"]] {
+        let failed = run(&[arguments, &on_node[..]].concat()).await;
+        assert_eq!(failed.code, Some(1), "{arguments:?}");
+        let document: Value = serde_json::from_str(&failed.output).unwrap();
+        assert_eq!(document["code"], "UNKNOWN_TOPIC_OR_PARTITION", "{document}");
+        assert!(failed.errors.starts_with("error: "), "{}", failed.errors);
+    }
+    let nobody = run(&["cluster", "status", "--bootstrap", "127.0.0.1:1", "--json"]).await;
+    let document: Value = serde_json::from_str(&nobody.output).unwrap();
+    assert_eq!((nobody.code, &document["code"]), (Some(1), &Value::Null));
+    for arguments in [
+        &["topic", "frobnicate"][..],
+        &["topic", "create", "a/b"],
+        &["topic", "alter", "t"],
+        &["topic", "create", "t", "--set", "nokey"],
+        &["consume", "t", "--from", "yesterday"],
+        &["produce", "t", "--compression", "brotli"],
+        &["tier", "segments"],
+        &["bucket", "check", "--store", "ftp://x"],
+        &["bucket", "check", "--store", "s3://bucket", "--store-endpoint", "junk"],
+        &["cluster"],
+        &["serve", "now"],
+        &["demo", "--fast"],
+        &[],
+    ] {
+        let wrong = run(arguments).await;
+        assert_eq!((wrong.code, wrong.output.as_str()), (Some(2), ""), "{arguments:?}: {}", wrong.errors);
+        assert!(!wrong.errors.is_empty(), "{arguments:?}");
+    }
+    assert_eq!(node.stop().await.code, Some(0));
+}
+
+#[tokio::test]
+async fn settings_have_one_word_at_every_verb_and_the_old_one_works() {
+    let folder = Folder::new();
+    let node = node(&folder).await;
+    node.verb(&["topic", "create", "new", "--set", "retention.ms=1000"]).await;
+    node.verb(&["topic", "create", "old", "--config", "retention.ms=2000"]).await;
+    node.verb(&["topic", "alter", "new", "--config", "max.message.bytes=5000", "--unset", "retention.ms"])
+        .await;
+    let value = async |topic: &str, key: &str| {
+        let described = node.verb(&["topic", "describe", topic]).await;
+        let configs = described["configs"].as_array().unwrap().clone();
+        let found = configs.into_iter().find(|config| config["name"] == key).unwrap();
+        (found["value"].as_str().unwrap().to_owned(), found["overridden"] == true)
+    };
+    assert_eq!(value("old", "retention.ms").await, ("2000".to_owned(), true));
+    assert_eq!(value("new", "max.message.bytes").await, ("5000".to_owned(), true));
+    assert!(!value("new", "retention.ms").await.1);
+    assert_eq!(node.stop().await.code, Some(0));
+}
+
+#[tokio::test]
+async fn a_node_outlives_whoever_started_it_and_reads_its_lines() {
+    let folder = Folder::new();
+    let mut command: Command = serve(&folder.path("data"), &[]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut report = String::new();
+    while !report.ends_with("}\n") || !report.contains("store") {
+        assert!(output.read_line(&mut report).unwrap() > 0, "it ended: {report}");
+    }
+    drop((output, child.stderr.take()));
+    let report: Value = serde_json::from_str(&report).unwrap();
+    let address = report["listeners"][0][1].as_str().unwrap();
+    for topic in ["one", "two"] {
+        let done = run(&["topic", "create", topic, "--bootstrap", address]).await;
+        assert_eq!(done.code, Some(0), "{}", done.errors);
+    }
+    let id = child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
