@@ -37,8 +37,9 @@ def free_port():
 class Node:
     """A running `tidelog serve`."""
 
-    def __init__(self, name, settings):
+    def __init__(self, name, settings, endpoint=ENDPOINT):
         self.name = name
+        self.endpoint = endpoint
         self.settings = settings
         self.folder = SCRATCH / name
         self.port = free_port()
@@ -50,17 +51,19 @@ class Node:
     def address(self):
         return f"127.0.0.1:{self.port}"
 
-    def start(self):
+    def start(self, until_ready=True):
         self.folder.mkdir(parents=True, exist_ok=True)
         self.log = open(self.folder / "node.log", "ab")
         command = [BINARY, "serve", "--data-dir", str(self.folder / "data")]
         command += ["--listen", self.address, "--admin-listen", f"127.0.0.1:{self.admin_port}"]
         command += ["--store", f"{STORE}-{self.name}"]
-        if ENDPOINT:
-            command += ["--store-endpoint", ENDPOINT]
+        if self.endpoint:
+            command += ["--store-endpoint", self.endpoint]
         for key, value in self.settings.items():
             command += ["--set", f"{key}={value}"]
         self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
+        if not until_ready:
+            return
         wait_until(lambda: self.alive() and self.get("/readyz")[0] == 200, 60, f"{self.name} is ready, see {self.log.name}")
 
     def alive(self):

@@ -20,6 +20,16 @@ const REQUIREMENTS: [&str; 7] = [
     "pytest==9.0.2",
 ];
 
+/// Another generation of the same clients, as far back as this Python can run them.
+fn older_requirements(python_minor: u32) -> [&'static str; 6] {
+    let [confluent, kafka_python, aiokafka] = if python_minor <= 11 {
+        ["confluent-kafka==2.3.0", "kafka-python==2.0.2", "aiokafka==0.8.1"]
+    } else {
+        ["confluent-kafka==2.6.1", "kafka-python==2.0.6", "aiokafka==0.12.0"]
+    };
+    [confluent, kafka_python, aiokafka, "lz4", "zstandard", "python-snappy"]
+}
+
 /// The bucket client's own contract against the real server. The whole workspace is named, so that nothing is built anew.
 fn object_client(store: &RunningStore) -> Result<()> {
     let Some(endpoint) = &store.endpoint else { return Ok(()) };
@@ -38,6 +48,8 @@ pub fn run(kinds: &[StoreKind], filter: Option<&str>) -> Result<()> {
     process::run(process::cargo().args(["build", "--release", "--package", "tidelog"]))?;
     let kinds = if kinds.is_empty() { StoreKind::available() } else { kinds.to_vec() };
     let python = stores::python_environment("clients", &REQUIREMENTS, None)?;
+    let older = older_requirements(stores::python_minor()?);
+    let older_python = stores::python_environment("older-clients", &older, None)?;
     let scratch = std::env::temp_dir().join(format!("tidelog-e2e-{}", std::process::id()));
     let mut failed = Vec::new();
     for kind in kinds {
@@ -52,6 +64,7 @@ pub fn run(kinds: &[StoreKind], filter: Option<&str>) -> Result<()> {
         tests
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .env("TIDELOG_BIN", process::tidelog_binary())
+            .env("TIDELOG_TEST_OLDER_PYTHON", &older_python)
             .env("TIDELOG_TEST_STORE_KIND", kind.name())
             .env("TIDELOG_TEST_STORE", &store.url)
             .env("TIDELOG_TEST_ENDPOINT", store.endpoint.as_deref().unwrap_or(""))

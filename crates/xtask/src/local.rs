@@ -1,8 +1,8 @@
 //! A node on a real store on this machine, without containers, until Ctrl-C.
 
-use std::{path::PathBuf, process::Command};
+use std::{fs, path::PathBuf, process::Command};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::Args;
 
 use crate::{
@@ -47,19 +47,27 @@ pub fn init_bucket(store: &RunningStore) -> Result<()> {
     process::run(&mut init)
 }
 
-/// Builds the program, starts the store, makes the bucket and runs a node in the foreground.
+/// Builds the program, starts the store, makes the bucket and becomes a node in the foreground.
 ///
 /// # Errors
 /// With the step that failed.
 pub fn run(options: &Options) -> Result<()> {
     process::run(process::cargo().args(["build", "--release", "--package", "tidelog"]))?;
     let folder = process::repository().join(&options.folder).join(options.store.name());
+    let data = folder.join("data");
+    if options.store == StoreKind::Localstack && data.exists() {
+        // A node refuses a bucket that lost what is in it, and rightly so.
+        println!("LocalStack keeps nothing over a restart: the node begins anew, without {}", data.display());
+        fs::remove_dir_all(&data).with_context(|| format!("remove {}", data.display()))?;
+    }
     let store = stores::start(options.store, &folder, "tidelog")?;
     println!("store {} at {}", store.url, store.endpoint.as_deref().unwrap_or("a folder"));
     init_bucket(&store)?;
     let mut node = Command::new(process::tidelog_binary());
-    node.arg("serve").arg("--data-dir").arg(folder.join("data"));
+    node.arg("serve").arg("--data-dir").arg(&data);
     node.args(["--listen", &options.listen, "--admin-listen", &options.admin_listen]);
     with_store(&mut node, &store);
-    process::run(&mut node)
+    // This process becomes the node, which takes Ctrl-C and stops in its own order; the store ends behind it.
+    store.leave_to_successor()?;
+    process::become_program(&mut node)
 }

@@ -9,7 +9,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::{
+    io::{FdFlags, fcntl_setfd},
+    process::{Pid, Signal, kill_process_group},
+};
 
 /// The root of the repository.
 ///
@@ -59,6 +62,15 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// Becomes a program, in the repository's root; only a failure returns.
+///
+/// # Errors
+/// When it cannot be started.
+pub fn become_program(command: &mut Command) -> Result<()> {
+    let error = command.current_dir(repository()).exec();
+    Err(error).with_context(|| format!("start {command:?}"))
+}
+
 /// The standard output of a command that must succeed.
 ///
 /// # Errors
@@ -104,7 +116,13 @@ pub fn free_port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0").context("bind a free port")?.local_addr()?.port())
 }
 
-/// A program in the background, in a process group of its own, which ends with this value.
+/// Runs a program until it ends or the standard input of this script does, which is when whoever holds the other end of that
+/// pipe has ended, however it did.
+const WHILE_HELD: &str = r#"exec 3<&0; "$@" 3<&- </dev/null & program=$!
+(cat <&3 >/dev/null; kill $program) & wait $program"#;
+
+/// A program in the background, in a process group of its own, which ends with this value, and with this process even where
+/// that is killed.
 #[derive(Debug)]
 pub struct Background {
     name: String,
@@ -116,16 +134,38 @@ impl Background {
     ///
     /// # Errors
     /// When the log cannot be written or the program not be started.
-    pub fn start(name: &str, command: &mut Command, log: &Path) -> Result<Self> {
+    pub fn start(name: &str, program: &Command, log: &Path) -> Result<Self> {
         let output = fs::File::create(log).with_context(|| format!("create {}", log.display()))?;
+        let mut command = Command::new("sh");
+        command.args(["-c", WHILE_HELD, name]).arg(program.get_program()).args(program.get_args());
+        for (variable, value) in program.get_envs() {
+            match value {
+                Some(value) => command.env(variable, value),
+                None => command.env_remove(variable),
+            };
+        }
+        if let Some(folder) = program.get_current_dir() {
+            command.current_dir(folder);
+        }
         let child = command
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(output.try_clone()?)
             .stderr(output)
             .process_group(0)
             .spawn()
-            .with_context(|| format!("start {name}: {command:?}"))?;
+            .with_context(|| format!("start {name}: {program:?}"))?;
         Ok(Self { name: name.to_owned(), child })
+    }
+
+    /// Leaves the program to the one that this process becomes by `exec`: it ends when that one does.
+    ///
+    /// # Errors
+    /// When the pipe cannot be passed on.
+    pub fn leave_to_successor(mut self) -> Result<()> {
+        let held = self.child.stdin.take().context("the program's pipe")?;
+        fcntl_setfd(&held, FdFlags::empty()).context("pass the pipe on")?;
+        std::mem::forget((self, held));
+        Ok(())
     }
 
     /// Fails when the program has ended.
@@ -167,4 +207,44 @@ pub fn pause(milliseconds: u64) {
 #[must_use]
 pub fn now() -> std::time::Instant {
     std::time::Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_in_the_background_ends_with_its_value_and_with_the_pipe_of_its_starter() {
+        let folder = env::temp_dir().join(format!("tidelog-background-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (log, pid_file) = (folder.join("log"), folder.join("pid"));
+        let mut program = Command::new("sh");
+        program.args(["-c", "echo $$ > \"$PID_FILE\"; exec sleep 1000"]).env("PID_FILE", &pid_file);
+        let ended = |pid: Pid| {
+            (0..100).any(|_| {
+                rustix::process::test_kill_process(pid).is_err() || {
+                    pause(50);
+                    false
+                }
+            })
+        };
+        for by_pipe in [false, true] {
+            let _ = fs::remove_file(&pid_file);
+            let mut background = Background::start("sleeper", &program, &log).unwrap();
+            let pid = (0..100)
+                .find_map(|_| {
+                    pause(50);
+                    Pid::from_raw(fs::read_to_string(&pid_file).ok()?.trim().parse().ok()?)
+                })
+                .expect("the program tells its id");
+            background.check_alive().unwrap();
+            if by_pipe {
+                drop(background.child.stdin.take());
+                assert!(ended(pid), "it ends where nobody holds it");
+            }
+            drop(background);
+            assert!(ended(pid), "it ends with its value");
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

@@ -68,7 +68,17 @@ pub struct RunningStore {
     pub endpoint: Option<String>,
     /// Credentials and region, as the AWS SDK reads them.
     pub environment: Vec<(&'static str, String)>,
-    _server: Option<Background>,
+    server: Option<Background>,
+}
+
+impl RunningStore {
+    /// Leaves the server to the program that this process becomes.
+    ///
+    /// # Errors
+    /// When that cannot be arranged.
+    pub fn leave_to_successor(self) -> Result<()> {
+        self.server.map_or(Ok(()), Background::leave_to_successor)
+    }
 }
 
 /// Installs what is missing and starts a store with its files under `folder`. The bucket `bucket` is named, not made.
@@ -82,7 +92,7 @@ pub fn start(kind: StoreKind, folder: &Path, bucket: &str) -> Result<RunningStor
         StoreKind::File => {
             let root = folder.join(bucket);
             let url = format!("file://{}", root.display());
-            return Ok(RunningStore { kind, url, endpoint: None, environment: Vec::new(), _server: None });
+            return Ok(RunningStore { kind, url, endpoint: None, environment: Vec::new(), server: None });
         }
         StoreKind::Localstack => (start_localstack(folder, port)?, "/_localstack/health", 120),
         StoreKind::Versitygw => (start_versitygw(folder, port)?, "/", 30),
@@ -100,7 +110,7 @@ pub fn start(kind: StoreKind, folder: &Path, bucket: &str) -> Result<RunningStor
             ("AWS_SECRET_ACCESS_KEY", SECRET_KEY.to_owned()),
             ("AWS_REGION", "us-east-1".to_owned()),
         ],
-        _server: Some(server),
+        server: Some(server),
     })
 }
 
@@ -128,10 +138,18 @@ pub fn python_environment(name: &str, requirements: &[&str], constraints: Option
     Ok(python)
 }
 
-fn start_localstack(folder: &Path, port: u16) -> Result<Background> {
+/// The second number of Python's version.
+///
+/// # Errors
+/// When there is no Python.
+pub fn python_minor() -> Result<u32> {
     let minor =
         process::output(Command::new("python3").args(["-c", "import sys; print(sys.version_info[1])"]))?;
-    let (version, constraints) = match minor.trim().parse::<u32>().context("Python's version")? {
+    minor.trim().parse().context("Python's version")
+}
+
+fn start_localstack(folder: &Path, port: u16) -> Result<Background> {
+    let (version, constraints) = match python_minor()? {
         0..=10 => bail!("LocalStack needs Python 3.11 or newer"),
         11 => ("localstack-core[runtime]==4.13.1", "ls-constraints-4.13.1-py311.txt"),
         _ => ("localstack-core[runtime]==4.14.0", "ls-constraints-4.14.0-py313.txt"),
@@ -150,7 +168,7 @@ fn start_localstack(folder: &Path, port: u16) -> Result<Background> {
         .env("GATEWAY_LISTEN", format!("127.0.0.1:{port}"))
         .env("LOCALSTACK_VOLUME_DIR", folder.join("volume"))
         .env("FILESYSTEM_ROOT", folder.join("files"));
-    Background::start("localstack", &mut command, &folder.join("localstack.log"))
+    Background::start("localstack", &command, &folder.join("localstack.log"))
 }
 
 fn start_versitygw(folder: &Path, port: u16) -> Result<Background> {
@@ -173,7 +191,7 @@ fn start_versitygw(folder: &Path, port: u16) -> Result<Background> {
         .arg(&objects)
         .env("ROOT_ACCESS_KEY", ACCESS_KEY)
         .env("ROOT_SECRET_KEY", SECRET_KEY);
-    Background::start("versitygw", &mut command, &folder.join("versitygw.log"))
+    Background::start("versitygw", &command, &folder.join("versitygw.log"))
 }
 
 fn start_minio(folder: &Path, port: u16) -> Result<Background> {
@@ -191,7 +209,7 @@ fn start_minio(folder: &Path, port: u16) -> Result<Background> {
         .arg(&objects)
         .env("MINIO_ROOT_USER", ACCESS_KEY)
         .env("MINIO_ROOT_PASSWORD", SECRET_KEY);
-    Background::start("minio", &mut command, &folder.join("minio.log"))
+    Background::start("minio", &command, &folder.join("minio.log"))
 }
 
 /// Waits until a server answers HTTP at all: 403 is an answer.
