@@ -164,7 +164,8 @@ impl Background {
     pub fn leave_to_successor(mut self) -> Result<()> {
         let held = self.child.stdin.take().context("the program's pipe")?;
         fcntl_setfd(&held, FdFlags::empty()).context("pass the pipe on")?;
-        std::mem::forget((self, held));
+        // Neither is ended by this process any more.
+        let _left = std::mem::ManuallyDrop::new((self, held));
         Ok(())
     }
 
