@@ -165,12 +165,17 @@ impl Controller {
         if !raft.is_leader() {
             raft.trigger().elect(false).await.map_err(|why| refused(&why))?;
         }
-        let command = self.inner.initialize_command();
-        self.propose(command)
-            .await
-            .map_err(|why| refused(&why))?
-            .into_result()
-            .map_err(|why| refused(&why))?;
+        let deadline = self.inner.clock.monotonic().saturating_add(config.timing.propose_deadline);
+        let initialized = loop {
+            match self.propose(self.inner.initialize_command()).await {
+                // The log is being shortened meanwhile.
+                Err(ProposeError::NoSpace { .. }) if self.inner.clock.monotonic() < deadline => {
+                    self.inner.clock.sleep(LEADER_RETRY).await;
+                }
+                outcome => break outcome,
+            }
+        };
+        initialized.map_err(|why| refused(&why))?.into_result().map_err(|why| refused(&why))?;
         self.linearize().await.map_err(|why| refused(&why))?;
         tracing::info!(cluster_id = %cluster_id, index = %self.image().index, "controller leads");
         Ok(())

@@ -13,8 +13,8 @@
 //! ```
 //!
 //! A start, and a purge that leaves more garbage than entries, writes what is live to the next file; the former one
-//! waits to be the one after it. So a file that was recovered is never appended to: bytes beyond a torn tail cannot come
-//! back.
+//! waits to be the one after it. So a file that was recovered is not appended to: bytes beyond a torn tail cannot come
+//! back. On a full disk it is, once zeros were written over all of them and synced.
 //!
 //! **A full disk** is an answer: room and the next file are allocated ahead, a proposal that finds none is refused
 //! before Raft hears of it ([`LogStore::admit`]), what frees space goes on in what is kept for it, and a round that finds
@@ -120,15 +120,24 @@ impl LogStore {
     ) -> Result<Self, StoreError> {
         let numbers = list(&disk, directory).await?;
         let newest = numbers.last().copied();
-        let memory = match newest {
-            Some(number) => recover(&disk, directory, number).await?,
-            None => Memory::default(),
+        let recovered = match newest {
+            Some(number) => Some(recover(&disk, directory, number).await?),
+            None => None,
         };
+        let (memory, recovered) = recovered.unzip();
+        let memory = memory.unwrap_or_default();
         let number = newest
             .unwrap_or(0)
             .checked_add(1)
             .ok_or_else(|| StoreError::damaged(directory, "no file number is left"))?;
-        let writer = Writer::begin(disk, directory, number, &memory, &numbers).await?;
+        let begun = Writer::begin(Arc::clone(&disk), directory, number, &memory, &numbers).await;
+        let writer = match (begun, recovered) {
+            (Err(why), Some(recovered)) if why.is_disk_full() => {
+                tracing::warn!(error = %why, "no new controller log file fits, the recovered one is continued");
+                Writer::resume(disk, directory, recovered).await?
+            }
+            (begun, _) => begun?,
+        };
         metrics.log_entries.set(u64::try_from(memory.entries.len()).unwrap_or(u64::MAX));
         let room = Room::new(writer.room(), metrics.log_room_bytes.clone());
         let shared = Shared {
@@ -288,7 +297,19 @@ async fn list(disk: &Arc<dyn Disk>, directory: &Path) -> Result<Vec<u64>, StoreE
     Ok(numbers)
 }
 
-async fn recover(disk: &Arc<dyn Disk>, directory: &Path, number: u64) -> Result<Memory, StoreError> {
+/// Where the records of a recovered file end.
+#[derive(Debug, Clone, Copy)]
+struct Recovered {
+    number: u64,
+    image_end: u64,
+    end: u64,
+}
+
+async fn recover(
+    disk: &Arc<dyn Disk>,
+    directory: &Path,
+    number: u64,
+) -> Result<(Memory, Recovered), StoreError> {
     let path = directory.join(file_name(number));
     let bytes = read_file(disk, &path).await?;
     // The header was synced before the file got its name: a bad one is damage.
@@ -312,7 +333,7 @@ async fn recover(disk: &Arc<dyn Disk>, directory: &Path, number: u64) -> Result<
             format!("bad bytes at {end}, below {synced}, which was synced"),
         ));
     }
-    Ok(memory)
+    Ok((memory, Recovered { number, image_end: header.image_end, end }))
 }
 
 impl RaftLogReader<TypeConfig> for LogStore {

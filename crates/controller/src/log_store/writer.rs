@@ -16,7 +16,7 @@ use tidelog_types::limits::{
     RAFT_LOG_AHEAD_BYTES, RAFT_LOG_ALLOCATION_BYTES, RAFT_LOG_FREEING_BYTES, RAFT_LOG_OWN_BYTES,
 };
 
-use super::{Memory, file_name};
+use super::{Memory, Recovered, file_name};
 use crate::codec::{FILE_HEADER_BYTES, FileHeader, Place, Record, StoreError};
 
 /// The name of the next file while it waits.
@@ -106,6 +106,37 @@ impl Writer {
         })
     }
 
+    /// Goes on in a recovered file, for want of space for another. What stands behind its records is overwritten, so that
+    /// no bytes of a torn tail come back behind what is appended.
+    pub(super) async fn resume(
+        disk: Arc<dyn Disk>,
+        directory: &Path,
+        recovered: Recovered,
+    ) -> Result<Self, StoreError> {
+        let path = directory.join(file_name(recovered.number));
+        let file = disk.open(&path, OpenMode::ReadWrite, Lane::Background).await;
+        let file = file.map_err(StoreError::io("open", &path))?;
+        let allocated = file.len().await.map_err(StoreError::io("measure", &path))?;
+        clear(&*file, recovered.end).await.map_err(StoreError::io("clear", &path))?;
+        // The records too: they were read from what may be page cache only.
+        file.sync_data().await.map_err(StoreError::io("sync", &path))?;
+        disk.sync_dir(directory).await.map_err(StoreError::io("sync", directory))?;
+        let entries = disk.list_dir(directory).await.map_err(StoreError::io("list", directory))?;
+        let found = entries.iter().any(|entry| entry.name == SPARE);
+        Ok(Self {
+            disk,
+            directory: directory.to_owned(),
+            file,
+            path,
+            number: recovered.number,
+            position: recovered.end,
+            allocated: allocated.max(recovered.end),
+            image_bytes: recovered.image_end,
+            spare: if found { Spare::Used } else { Spare::Missing },
+            failed: None,
+        })
+    }
+
     pub(super) fn check(&self) -> io::Result<()> {
         match &self.failed {
             None => Ok(()),
@@ -188,7 +219,7 @@ impl Writer {
                 file.set_len(RAFT_LOG_ALLOCATION_BYTES).await?;
             }
             if found == Spare::Used {
-                clear(&*file).await?;
+                clear(&*file, 0).await?;
             }
             file.allocate(RAFT_LOG_ALLOCATION_BYTES).await?;
             self.disk.sync_dir(&self.directory).await
@@ -260,10 +291,9 @@ async fn open_spare(disk: &Arc<dyn Disk>, path: &Path, spare: Spare) -> io::Resu
     disk.open(path, mode, Lane::Background).await
 }
 
-/// Fills a whole file with zeros.
-async fn clear(file: &dyn DiskFile) -> io::Result<()> {
+/// Fills a file with zeros from `position` to its end.
+async fn clear(file: &dyn DiskFile, mut position: u64) -> io::Result<()> {
     let length = file.len().await?;
-    let mut position = 0;
     while position < length {
         let count = usize::try_from(length - position).unwrap_or(usize::MAX).min(ZEROS.len());
         file.write_at(position, vec![Bytes::from_static(&ZEROS[..count])]).await?;
@@ -292,7 +322,7 @@ async fn write_new(
     image[..FILE_HEADER_BYTES].copy_from_slice(&FileHeader { number, image_end: end }.encode());
     let file = open_spare(disk, &aside, spare).await.map_err(StoreError::io("create", &aside))?;
     if spare == Spare::Used {
-        clear(&*file).await.map_err(StoreError::io("clear", &aside))?;
+        clear(&*file, 0).await.map_err(StoreError::io("clear", &aside))?;
     }
     let allocated = allocate_new(&*file, end).await.map_err(StoreError::io("allocate", &aside))?;
     file.write_at(0, vec![Bytes::from(image)]).await.map_err(StoreError::io("write", &aside))?;
