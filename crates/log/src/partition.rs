@@ -183,10 +183,10 @@ impl PartitionLog {
     {
         let engine = &self.engine;
         engine.accepting()?;
-        if !engine.space_ok() {
+        if !engine.space.ok() {
             return Err(AppendError::NoSpace);
         }
-        if engine.pool.full() || engine.journal_overfull() {
+        if engine.pool.full() || engine.journal_overfull() || engine.space.unknown() {
             engine.wake_write_behind();
             return Err(AppendError::Backpressure);
         }
@@ -194,18 +194,15 @@ impl PartitionLog {
         let appended_bytes = batches.as_ref().iter().map(|batch| batch.body.len() + 61).sum::<usize>();
         let mut state = self.partition.lock();
         check_order(&state, batches.as_ref())?;
-        let mut pieces = Vec::with_capacity(batches.as_ref().len());
-        let mut charges = Vec::with_capacity(pieces.capacity());
         for batch in batches {
             let (body, charge) = keep(batch.body, batch.frame_bytes, appended_bytes);
-            let header = Bytes::copy_from_slice(&batch.header);
             state.epochs.assign(batch.leader_epoch, batch.base_offset);
             state.log_end = batch.last_offset.next();
             let sequence = state.tail.push(TailBatch {
                 sequence: 0,
                 base: batch.base_offset,
                 last: batch.last_offset,
-                header: header.clone(),
+                header: Bytes::copy_from_slice(&batch.header),
                 body: body.clone(),
                 max_timestamp: batch.max_timestamp,
                 leader_epoch: batch.leader_epoch,
@@ -213,18 +210,15 @@ impl PartitionLog {
                 journal_position: None,
                 appended: now,
             });
-            charges.push((sequence, charge));
-            pieces.push(Piece { sequence, header, body });
+            engine.pool.add(&self.partition, sequence, charge);
+            engine.queue.push(Entry {
+                partition: Arc::clone(&self.partition),
+                cut: state.cut,
+                end: state.log_end,
+                request: Request::Append(Piece { sequence, header: batch.header, body }),
+            });
         }
         let end = state.log_end;
-        engine.pool.add(&self.partition, charges.into_iter());
-        let entry = Entry {
-            partition: Arc::clone(&self.partition),
-            cut: state.cut,
-            end,
-            request: Request::Append(pieces),
-        };
-        engine.queue.push(entry);
         let full = state.tail.unwritten_bytes() >= engine.config.write_behind_bytes.get();
         let starts_aging = !std::mem::replace(&mut state.aging, true);
         drop(state);
@@ -234,6 +228,7 @@ impl PartitionLog {
         if full {
             engine.queue_write_behind(&self.partition);
         }
+        engine.space.accept(appended_bytes as u64);
         engine.pool.shrink();
         if engine.pool.crowded() {
             engine.wake_write_behind();

@@ -223,18 +223,14 @@ impl TailPool {
         self.unwritten() >= self.budget
     }
 
-    /// Takes batches of one append.
-    pub(crate) fn add(&self, partition: &Arc<Partition>, batches: impl Iterator<Item = (u64, u64)>) {
-        let mut total = 0;
-        {
-            let mut oldest = self.oldest.lock().unwrap_or_else(PoisonError::into_inner);
-            for (sequence, charge) in batches {
-                total += charge;
-                oldest.push_back((Arc::clone(partition), sequence));
-            }
-        }
-        self.charged.fetch_add(total, Ordering::Relaxed);
-        self.unwritten.fetch_add(total, Ordering::Relaxed);
+    /// Takes the newest batch of a partition.
+    pub(crate) fn add(&self, partition: &Arc<Partition>, sequence: u64, charge: u64) {
+        self.oldest
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push_back((Arc::clone(partition), sequence));
+        self.charged.fetch_add(charge, Ordering::Relaxed);
+        self.unwritten.fetch_add(charge, Ordering::Relaxed);
     }
 
     /// So many bytes are in segments now.

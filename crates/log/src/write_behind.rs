@@ -1,7 +1,7 @@
 //! Moving batches from memory to segments, in large writes and far behind the journal.
 //!
 //! **Owns** which partition is written when: one with a large piece at once, any other when its oldest batch is old, and the
-//! oldest first while memory or the journal is short. Also looks at the disk's free space. **Does not own** the files.
+//! oldest first while memory or the journal is short. **Does not own** the files.
 
 use std::{
     io,
@@ -18,6 +18,9 @@ use crate::{
 
 /// How long write-behind waits when a disk was full.
 const FULL_DISK_RETRY: Duration = Duration::from_secs(1);
+
+/// Batches of a piece whose memory a worker keeps.
+const PIECE_BATCHES_KEPT: usize = 1024;
 
 /// How often the free space is looked at.
 const SPACE_INTERVAL: Duration = Duration::from_secs(1);
@@ -45,7 +48,7 @@ impl Engine {
         let mut next_space = Duration::ZERO;
         while self.check().is_ok() {
             let now = self.clock.monotonic();
-            if now >= next_space {
+            if now >= next_space || self.space.unknown() {
                 self.look_at_space().await;
                 next_space = now + SPACE_INTERVAL;
             }
@@ -77,30 +80,12 @@ impl Engine {
         self.metrics.unwritten_bytes.set(self.pool.unwritten());
         self.metrics.journal_live_bytes.set(self.journal.bytes());
         self.metrics.open_files.set(self.descriptors.count() as u64);
-        self.metrics.free_bytes.set(self.free_bytes.load(Ordering::Relaxed));
-    }
-
-    pub(crate) fn free_bytes(&self) -> u64 {
-        self.free_bytes.load(Ordering::Relaxed)
-    }
-
-    pub(crate) async fn look_at_space(&self) {
-        let Ok(space) = self.disk.space(&self.config.directory).await else { return };
-        self.free_bytes.store(space.free, Ordering::Relaxed);
-        let floor = u128::from(space.total) * u128::from(self.config.free_space_floor_percent) / 100;
-        let ok = u128::from(space.free) >= floor;
-        if self.space_ok.swap(ok, Ordering::Relaxed) != ok {
-            tracing::warn!(
-                free_bytes = space.free,
-                total_bytes = space.total,
-                ok,
-                "free space crossed its floor"
-            );
-        }
+        self.metrics.free_bytes.set(self.space.free());
     }
 
     pub(crate) async fn run_write_behind(self: Arc<Self>) {
         let stop = self.supervisor.shutdown_token();
+        let mut piece = Vec::new();
         while self.check().is_ok() {
             let next = lock(&self.behind).pop_front();
             let Some(partition) = next else {
@@ -113,13 +98,15 @@ impl Engine {
             };
             partition.queued.store(false, Ordering::Release);
             let mut files = partition.files.lock().await;
-            let written = self.write_behind(&partition, &mut files).await;
+            let written = self.write_pieces(&partition, &mut files, &mut piece).await;
             drop(files);
+            // Nothing stays in memory for it, but for the list itself.
+            piece.clear();
+            piece.shrink_to(PIECE_BATCHES_KEPT);
             match written {
                 Ok(()) => self.age_again(&partition),
                 Err(error) if error.kind() == io::ErrorKind::StorageFull => {
-                    tracing::error!(place = %partition.place, %error, "write-behind waits for space");
-                    self.space_ok.store(false, Ordering::Relaxed);
+                    self.full_disk(&partition, "write behind", error);
                     tokio::select! {
                         biased;
                         () = stop.cancelled() => return,
@@ -147,8 +134,18 @@ impl Engine {
 
     /// Writes to segments everything that the journal has written.
     pub(crate) async fn write_behind(&self, partition: &Partition, files: &mut Files) -> io::Result<()> {
+        self.write_pieces(partition, files, &mut Vec::new()).await
+    }
+
+    /// As [`Engine::write_behind`]; `batches` is a piece at a time.
+    async fn write_pieces(
+        &self,
+        partition: &Partition,
+        files: &mut Files,
+        batches: &mut Vec<TailBatch>,
+    ) -> io::Result<()> {
         loop {
-            let batches = next_piece(partition);
+            next_piece(partition, batches);
             if batches.is_empty() {
                 return Ok(());
             }
@@ -171,8 +168,9 @@ impl Engine {
     }
 }
 
-/// Batches that the journal has written and no segment has, up to one piece.
-fn next_piece(partition: &Partition) -> Vec<TailBatch> {
+/// Batches that the journal has written and no segment has, up to one piece, in place of what `batches` held.
+fn next_piece(partition: &Partition, batches: &mut Vec<TailBatch>) {
+    batches.clear();
     let state = partition.lock();
     let (mut bytes, mut count) = (0, 0);
     for batch in state.tail.unwritten() {
@@ -183,7 +181,6 @@ fn next_piece(partition: &Partition) -> Vec<TailBatch> {
         count += 1;
     }
     // Counted before it is collected: a list that grows costs twice its size.
-    let mut batches = Vec::with_capacity(count);
+    batches.reserve_exact(count);
     batches.extend(state.tail.unwritten().take(count).cloned());
-    batches
 }

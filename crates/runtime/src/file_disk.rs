@@ -251,22 +251,27 @@ fn write_all(
     chunks: &[Bytes],
     mut write: impl FnMut(&[IoSlice<'_>], u64) -> io::Result<usize>,
 ) -> io::Result<()> {
-    let mut buffers: Vec<IoSlice<'_>> = chunks.iter().map(|chunk| IoSlice::new(chunk)).collect();
-    let mut left = &mut buffers[..];
-    // Empty chunks are passed over, at the front here and behind by every advance.
-    IoSlice::advance_slices(&mut left, 0);
-    while !left.is_empty() {
-        let count = match write(&left[..left.len().min(BUFFERS_PER_WRITE_MAX)], position) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(count) => count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
-        };
-        position = u64::try_from(count)
-            .ok()
-            .and_then(|count| position.checked_add(count))
-            .ok_or(io::ErrorKind::FileTooLarge)?;
-        IoSlice::advance_slices(&mut left, count);
+    let mut buffers = [IoSlice::new(&[]); BUFFERS_PER_WRITE_MAX];
+    for chunks in chunks.chunks(BUFFERS_PER_WRITE_MAX) {
+        for (buffer, chunk) in buffers.iter_mut().zip(chunks) {
+            *buffer = IoSlice::new(chunk);
+        }
+        let mut left = &mut buffers[..chunks.len()];
+        // Empty chunks are passed over, at the front here and behind by every advance.
+        IoSlice::advance_slices(&mut left, 0);
+        while !left.is_empty() {
+            let count = match write(left, position) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            position = u64::try_from(count)
+                .ok()
+                .and_then(|count| position.checked_add(count))
+                .ok_or(io::ErrorKind::FileTooLarge)?;
+            IoSlice::advance_slices(&mut left, count);
+        }
     }
     Ok(())
 }

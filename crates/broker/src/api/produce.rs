@@ -6,15 +6,15 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use tidelog_replica::{Acks, AppendRequest, Appended};
-use tidelog_types::{Offset, PartitionIndex, TopicName};
+use tidelog_replica::{AckFuture, Acks, AppendRequest, Appended};
+use tidelog_types::{PartitionIndex, Timestamp, TopicName};
 use tidelog_wire::{
-    ApiKey, Context, ErrorCode, RequestHeader, ResponseHeader, Str, Value, encode_frame,
+    ApiKey, Context, ErrorCode, RequestHeader, ResponseHeader, Value, encode_frame,
     messages::{
         ProduceRequest, ProduceResponse,
         produce::{
-            BatchIndexAndErrorMessage, LeaderIdAndEpoch, NodeEndpoint, PartitionProduceData,
-            PartitionProduceResponse, TopicProduceResponse,
+            LeaderIdAndEpoch, NodeEndpoint, PartitionProduceData, PartitionProduceResponse,
+            TopicProduceResponse,
         },
     },
 };
@@ -42,49 +42,16 @@ const CODEC_MASK: u8 = 7;
 const CODEC_ZSTD: u8 = 4;
 const ATTRIBUTES_LOW_BYTE: usize = 22;
 
-/// The outcome for one partition, before its ack.
-#[derive(Debug)]
-enum Outcome {
-    Appended(Appended),
-    // Boxed: appends are what there is many of.
-    Refused(Box<Refused>),
-}
-
-/// Why nothing was appended to a partition.
-#[derive(Debug)]
-struct Refused {
-    error: ApiError,
-    records: Vec<BatchIndexAndErrorMessage>,
-    leader: LeaderIdAndEpoch,
-    log_start: Option<Offset>,
-}
-
-impl Outcome {
-    fn refused(error: ApiError) -> Self {
-        let leader = LeaderIdAndEpoch::default();
-        Self::Refused(Box::new(Refused { error, records: Vec::new(), leader, log_start: None }))
-    }
-}
-
-#[derive(Debug)]
-struct PartitionOutcome {
-    index: i32,
-    outcome: Outcome,
-}
-
-#[derive(Debug)]
-struct TopicOutcome {
-    name: Str,
-    partitions: Vec<PartitionOutcome>,
-}
-
 /// A request whose batches are appended, or refused.
 #[derive(Debug)]
 pub(crate) struct Started {
     header: RequestHeader,
     acks: Option<Acks>,
     timeout: Duration,
-    topics: Vec<TopicOutcome>,
+    /// The answer as it is if every ack comes.
+    response: ProduceResponse,
+    /// One for each partition of the answer, in its order: the ack to wait for, where something was appended.
+    waits: Vec<Option<AckFuture>>,
     /// When its last byte came.
     began: Duration,
 }
@@ -103,31 +70,43 @@ pub(crate) async fn start(node: &Node, mut request: Request) -> Result<Box<Start
         -1 => Some(Acks::All),
         _ => None,
     };
-    let mut topics = Vec::with_capacity(body.topic_data.len());
+    let mut waits = Vec::with_capacity(body.topic_data.iter().map(|topic| topic.partition_data.len()).sum());
+    let mut responses = Vec::with_capacity(body.topic_data.len());
     for topic in body.topic_data {
         let name = TopicName::new(&topic.name);
-        let mut partitions = Vec::with_capacity(topic.partition_data.len());
+        let mut partition_responses = Vec::with_capacity(topic.partition_data.len());
         for partition in topic.partition_data {
             let index = partition.index;
             let outcome = match (acks, &name) {
                 _ if version < VERSION_MIN => {
-                    Outcome::refused(ApiError::new(ErrorCode::UnsupportedVersion, ""))
+                    Err(refused(index, ApiError::new(ErrorCode::UnsupportedVersion, "")))
                 }
-                (None, _) => {
-                    Outcome::refused(ApiError::new(ErrorCode::InvalidRequiredAcks, "acks is not -1, 0 or 1"))
-                }
+                (None, _) => Err(refused(
+                    index,
+                    ApiError::new(ErrorCode::InvalidRequiredAcks, "acks is not -1, 0 or 1"),
+                )),
                 (_, Err(error)) => {
-                    Outcome::refused(ApiError::new(error_code::topic_name(error), error.to_string()))
+                    Err(refused(index, ApiError::new(error_code::topic_name(error), error.to_string())))
                 }
                 (Some(acks), Ok(name)) => append(node, version, name, partition, acks, frame_bytes).await,
             };
-            partitions.push(PartitionOutcome { index, outcome });
+            let (response, wait) = match outcome {
+                Ok(appended) => (answer_of(index, &appended), Some(appended.ack)),
+                Err(refused) => (refused, None),
+            };
+            partition_responses.push(response);
+            waits.push(wait);
         }
-        topics.push(TopicOutcome { name: topic.name, partitions });
+        responses.push(TopicProduceResponse {
+            name: topic.name,
+            partition_responses,
+            ..TopicProduceResponse::default()
+        });
     }
     // From here on the tail accounts for the records: the frame's charge ends with the request.
     let timeout = Duration::from_millis(u64::try_from(body.timeout_ms).unwrap_or(0));
-    Ok(Box::new(Started { header: request.header, acks, timeout, topics, began }))
+    let response = ProduceResponse { responses, ..ProduceResponse::default() };
+    Ok(Box::new(Started { header: request.header, acks, timeout, response, waits, began }))
 }
 
 /// Waits for the acks of a request and makes its answer.
@@ -136,8 +115,12 @@ pub(crate) async fn finish(
     caller: &Caller,
     started: Box<Started>,
 ) -> Result<Answer, BadRequest> {
-    let Started { header, acks, timeout, topics, began } = *started;
-    let response = acknowledge(node, caller, topics, acks, timeout).await;
+    let Started { header, acks, timeout, mut response, waits, began } = *started;
+    acknowledge(&mut response, waits, acks, timeout).await;
+    let mut partitions = response.responses.iter().flat_map(|topic| &topic.partition_responses);
+    if partitions.any(|partition| partition.error_code == ErrorCode::NotLeaderOrFollower.code()) {
+        response.node_endpoints = endpoints(node, caller);
+    }
     handlers::count(node, ApiKey::Produce, began);
     if acks == Some(Acks::None) {
         let partitions = response.responses.iter().flat_map(|topic| &topic.partition_responses);
@@ -158,39 +141,56 @@ async fn append(
     partition: PartitionProduceData,
     acks: Acks,
     frame_bytes: usize,
-) -> Outcome {
+) -> Result<Appended, PartitionProduceResponse> {
+    let index = partition.index;
     let records = partition.records.map(|records| records.to_bytes()).unwrap_or_default();
-    let Some(handle) = node.replicas.partition_by_name(topic, PartitionIndex(partition.index)) else {
-        return Outcome::refused(ApiError::new(
-            ErrorCode::UnknownTopicOrPartition,
-            "This server does not host this topic-partition.",
-        ));
+    let Some(handle) = node.replicas.partition_by_name(topic, PartitionIndex(index)) else {
+        let why = "This server does not host this topic-partition.";
+        return Err(refused(index, ApiError::new(ErrorCode::UnknownTopicOrPartition, why)));
     };
     if version < ZSTD_VERSION_MIN && is_zstd(&records) {
-        return Outcome::refused(ApiError::new(
-            ErrorCode::UnsupportedCompressionType,
-            "Produce requests below version 7 may not carry zstd.",
-        ));
+        let why = "Produce requests below version 7 may not carry zstd.";
+        return Err(refused(index, ApiError::new(ErrorCode::UnsupportedCompressionType, why)));
     }
-    match handle.append(AppendRequest { records, frame_bytes, acks, internal: false }).await {
-        Ok(appended) => Outcome::Appended(appended),
-        Err(error) => {
-            let code = error_code::append(&error);
-            let image = handle.image();
-            let leader = match code {
-                ErrorCode::NotLeaderOrFollower => LeaderIdAndEpoch {
-                    leader_id: image.leader.map_or(-1, |leader| leader.0),
-                    leader_epoch: image.leader_epoch.to_wire(),
-                },
-                _ => LeaderIdAndEpoch::default(),
-            };
-            Outcome::Refused(Box::new(Refused {
-                records: error_code::record_errors(&error, topic, partition.index),
-                error: ApiError::new(code, error.to_string()),
-                leader,
-                log_start: Some(handle.snapshot().log_start),
-            }))
+    let request = AppendRequest { records, frame_bytes, acks, internal: false };
+    handle.append(request).await.map_err(|error| {
+        let code = error_code::append(&error);
+        let image = handle.image();
+        let current_leader = match code {
+            ErrorCode::NotLeaderOrFollower => LeaderIdAndEpoch {
+                leader_id: image.leader.map_or(-1, |leader| leader.0),
+                leader_epoch: image.leader_epoch.to_wire(),
+            },
+            _ => LeaderIdAndEpoch::default(),
+        };
+        PartitionProduceResponse {
+            record_errors: error_code::record_errors(&error, topic, index),
+            log_start_offset: handle.snapshot().log_start.to_wire(),
+            current_leader,
+            ..refused(index, ApiError::new(code, error.to_string()))
         }
+    })
+}
+
+/// The answer for a partition to which nothing was appended.
+fn refused(index: i32, error: ApiError) -> PartitionProduceResponse {
+    PartitionProduceResponse {
+        index,
+        error_code: error.code.code(),
+        base_offset: -1,
+        error_message: error.into_message(),
+        ..PartitionProduceResponse::default()
+    }
+}
+
+/// The answer for a batch that was appended, if its ack comes.
+fn answer_of(index: i32, appended: &Appended) -> PartitionProduceResponse {
+    PartitionProduceResponse {
+        index,
+        base_offset: appended.base_offset.to_wire(),
+        log_append_time_ms: appended.log_append_time.map_or(-1, Timestamp::to_wire),
+        log_start_offset: appended.log_start.to_wire(),
+        ..PartitionProduceResponse::default()
     }
 }
 
@@ -198,78 +198,37 @@ fn is_zstd(records: &Bytes) -> bool {
     records.get(ATTRIBUTES_LOW_BYTE).is_some_and(|attributes| attributes & CODEC_MASK == CODEC_ZSTD)
 }
 
+/// Waits for the acks, and sets the error of a partition whose ack does not come.
 async fn acknowledge(
-    node: &Node,
-    caller: &Caller,
-    topics: Vec<TopicOutcome>,
+    response: &mut ProduceResponse,
+    waits: Vec<Option<AckFuture>>,
     acks: Option<Acks>,
     timeout: Duration,
-) -> ProduceResponse {
+) {
     let deadline = tokio::time::Instant::now() + timeout;
-    let mut responses = Vec::with_capacity(topics.len());
-    let mut moved = false;
-    for topic in topics {
-        let mut partition_responses = Vec::with_capacity(topic.partitions.len());
-        // One after the other: all wait for the same rounds of the journal, so the last is not later for it.
-        for PartitionOutcome { index, outcome } in topic.partitions {
-            let response = match outcome {
-                Outcome::Appended(appended) => acknowledged(index, appended, acks, deadline).await,
-                Outcome::Refused(refused) => {
-                    let Refused { error, records, leader, log_start } = *refused;
-                    moved |= error.code == ErrorCode::NotLeaderOrFollower;
-                    PartitionProduceResponse {
-                        index,
-                        error_code: error.code.code(),
-                        base_offset: -1,
-                        log_start_offset: log_start.map_or(-1, Offset::to_wire),
-                        record_errors: records,
-                        error_message: error.into_message(),
-                        current_leader: leader,
-                        ..PartitionProduceResponse::default()
-                    }
-                }
-            };
-            partition_responses.push(response);
+    let partitions = response.responses.iter_mut().flat_map(|topic| &mut topic.partition_responses);
+    // One after the other: all wait for the same rounds of the journal, so the last is not later for it.
+    for (partition, wait) in partitions.zip(waits) {
+        let Some(wait) = wait else { continue };
+        let waited = match acks {
+            Some(Acks::All) => match tokio::time::timeout_at(deadline, wait.wait()).await {
+                Ok(waited) => waited.map_err(|error| error_code::ack(&error)),
+                Err(_) => Err(ErrorCode::RequestTimedOut),
+            },
+            _ => wait.wait().await.map_err(|error| error_code::ack(&error)),
+        };
+        if let Err(code) = waited {
+            partition.error_code = code.code();
         }
-        responses.push(TopicProduceResponse {
-            name: topic.name,
-            partition_responses,
-            ..TopicProduceResponse::default()
-        });
-    }
-    let endpoints = if moved { metadata::brokers(node, caller, &node.image()) } else { Vec::new() };
-    ProduceResponse {
-        responses,
-        node_endpoints: endpoints
-            .into_iter()
-            .map(|(id, host, port, rack)| NodeEndpoint { node_id: id.0, host, port, rack })
-            .collect(),
-        ..ProduceResponse::default()
     }
 }
 
-async fn acknowledged(
-    index: i32,
-    appended: Appended,
-    acks: Option<Acks>,
-    deadline: tokio::time::Instant,
-) -> PartitionProduceResponse {
-    let waited = match acks {
-        Some(Acks::All) => match tokio::time::timeout_at(deadline, appended.ack.wait()).await {
-            Ok(waited) => waited.map_err(|error| error_code::ack(&error)),
-            Err(_) => Err(ErrorCode::RequestTimedOut),
-        },
-        _ => appended.ack.wait().await.map_err(|error| error_code::ack(&error)),
-    };
-    PartitionProduceResponse {
-        index,
-        error_code: waited.err().unwrap_or(ErrorCode::None).code(),
-        base_offset: appended.base_offset.to_wire(),
-        log_append_time_ms: appended.log_append_time.map_or(-1, tidelog_types::Timestamp::to_wire),
-        log_start_offset: appended.log_start.to_wire(),
-        error_message: None,
-        ..PartitionProduceResponse::default()
-    }
+/// Where the brokers are, for a producer that must look elsewhere.
+fn endpoints(node: &Node, caller: &Caller) -> Vec<NodeEndpoint> {
+    metadata::brokers(node, caller, &node.image())
+        .into_iter()
+        .map(|(id, host, port, rack)| NodeEndpoint { node_id: id.0, host, port, rack })
+        .collect()
 }
 
 /// The versions below 3 differ in nothing that matters to an error, and have no other answer.

@@ -18,6 +18,8 @@
 #[allow(dead_code, reason = "the harness is shared with the other binary, which uses all of it")]
 mod node;
 
+mod sites;
+
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     sync::atomic::{AtomicUsize, Ordering},
@@ -47,11 +49,15 @@ static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
 static BY_SIZE: [AtomicUsize; 32] = [const { AtomicUsize::new(0) }; 32];
 
 fn count(size: usize) {
+    if sites::noting() {
+        return;
+    }
     ALLOCATED.fetch_add(size, Ordering::Relaxed);
     if let Some(bucket) = size.checked_ilog2().and_then(|log| BY_SIZE.get(usize::try_from(log).unwrap_or(0)))
     {
         bucket.fetch_add(size, Ordering::Relaxed);
     }
+    sites::note(size);
 }
 
 #[allow(clippy::print_stdout, reason = "shown when the test fails, or is asked to")]
@@ -139,9 +145,11 @@ async fn per_byte_produced(streams: &mut [TcpStream], partitions: i32, answer: &
     let batches = usize::try_from(partitions).unwrap();
     produce(streams, &frame, WARM_BATCHES / batches, answer).await;
     report("before", 1);
+    sites::begin();
     let before = ALLOCATED.load(Ordering::Relaxed);
     produce(streams, &frame, REQUESTS, answer).await;
     let allocated = ALLOCATED.load(Ordering::Relaxed) - before;
+    sites::end(REQUESTS);
     report("produce", REQUESTS);
     hundredths(allocated, REQUESTS * BATCH_BYTES * batches)
 }

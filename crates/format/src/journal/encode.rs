@@ -5,7 +5,7 @@ use tidelog_types::{LeaderEpoch, Offset, TopicPartition, limits::BATCH_HEADER_BY
 
 use super::{
     APPEND_HEADER_BYTES, BLOCK_BYTES, ENTRY_ALIGNMENT, ENTRY_MAGIC, FILE_HEADER_BYTES, FILE_HEADER_COPIES,
-    FILE_MAGIC, Generation, JournalPosition, ROUND_HEADER_BYTES, ROUND_MAGIC, VERSION, kind,
+    FILE_MAGIC, Generation, JournalPosition, ROUND_HEADER_BYTES, ROUND_MAGIC, TRAILER_BYTES, VERSION, kind,
 };
 use crate::{
     crc::{Crc32c, crc32c},
@@ -15,6 +15,9 @@ use crate::{
 
 /// Bodies up to this size are copied beside their headers: a vector of a system call costs about as much.
 const COPIED_BODY_BYTES: usize = 2048;
+
+/// An append without its body: header, padding and trailer.
+const APPEND_BYTES_BESIDE_BODY: usize = APPEND_HEADER_BYTES + 7 + TRAILER_BYTES;
 
 /// What the end of a round is padded with.
 static ZEROS: [u8; BLOCK_LENGTH] = [0; BLOCK_LENGTH];
@@ -128,10 +131,10 @@ pub struct RoundEncoder {
     entry_count: u32,
     /// Bytes so far, the header's included.
     bytes: u64,
+    /// The first is the round's header, which is made at the end.
     parts: Vec<Bytes>,
+    /// What comes behind the parts.
     pending: BytesMut,
-    /// One entry's header while it is made; kept, so that a round makes one allocation for all of them.
-    scratch: Vec<u8>,
 }
 
 /// A round, ready for one positioned write.
@@ -146,22 +149,30 @@ pub struct EncodedRound {
 }
 
 impl RoundEncoder {
-    /// Begins the round at `position`. Everything below `synced` is known to be synced.
+    /// Begins the round of `entries` entries at `position`. Everything below `synced` is known to be synced. Memory is
+    /// taken once, for so many entries; more or fewer are allowed.
     ///
     /// # Panics
     /// When `position` is on no border.
     #[must_use]
-    pub fn new(generation: Generation, position: JournalPosition, synced: JournalPosition) -> Self {
+    pub fn new(
+        generation: Generation,
+        position: JournalPosition,
+        synced: JournalPosition,
+        entries: usize,
+    ) -> Self {
         assert!(position.0.is_multiple_of(BLOCK_BYTES), "a round begins on a border, not at {position}");
+        // An append is what stands before its body, and the body; the round has a header, an end and padding.
+        let mut parts = Vec::with_capacity(entries.saturating_mul(2).saturating_add(3));
+        parts.push(Bytes::new());
         Self {
             generation,
             position,
             synced,
             entry_count: 0,
             bytes: ROUND_HEADER_BYTES,
-            parts: Vec::new(),
-            pending: BytesMut::new(),
-            scratch: Vec::new(),
+            parts,
+            pending: BytesMut::with_capacity(entries.saturating_mul(APPEND_BYTES_BESIDE_BODY)),
         }
     }
 
@@ -205,26 +216,24 @@ impl RoundEncoder {
             "a batch has the length that it states"
         );
         let position = self.next_position();
-        let mut entry = self.entry_head(kind::APPEND, place, epoch, base);
-        entry.put_offset(last);
-        entry.put_u32(u32::try_from(body.len()).expect("a batch's length is a positive i32"));
-        entry.put_u32(crc32c(body));
-        entry.put(header);
-        entry.put_zeros(3);
-        assert_eq!(entry.len(), APPEND_HEADER_BYTES, "an append's header has a fixed size");
-        seal_entry(&mut entry);
-        self.pending.put(&entry);
+        let start = self.begin_entry(kind::APPEND, place, epoch, base);
+        self.pending.put_offset(last);
+        self.pending.put_u32(u32::try_from(body.len()).expect("a batch's length is a positive i32"));
+        self.pending.put_u32(crc32c(body));
+        self.pending.put(header);
+        self.pending.put_zeros(3);
+        let head_bytes = self.seal_entry(start);
+        assert_eq!(head_bytes, APPEND_HEADER_BYTES, "an append's header has a fixed size");
         if body.len() <= COPIED_BODY_BYTES {
             self.pending.put(body);
         } else {
             self.parts.push(self.pending.split().freeze());
             self.parts.push(body.clone());
         }
-        let length = (entry.len() + body.len()) as u64;
+        let length = (head_bytes + body.len()) as u64;
         let padding = length.next_multiple_of(ENTRY_ALIGNMENT) - length;
         self.pending.put_zeros(usize::try_from(padding).expect("less than 8"));
         self.bytes += length + padding;
-        self.scratch = entry;
         self.end_entry(place, position);
         position
     }
@@ -259,7 +268,7 @@ impl RoundEncoder {
     /// # Panics
     /// When it is larger than 4 GiB, which the committer's bound on a round keeps away.
     #[must_use]
-    pub fn finish(mut self) -> EncodedRound {
+    pub fn finish(self) -> EncodedRound {
         let bytes = u32::try_from(self.bytes).expect("a round is bounded far below 4 GiB");
         let total = self.bytes.next_multiple_of(BLOCK_BYTES);
         let padding = usize::try_from(total - self.bytes).expect("less than 4 KiB");
@@ -275,9 +284,8 @@ impl RoundEncoder {
         header.put_zeros(20);
         let crc = crc32c(&header);
         header.put_u32(crc);
-        let mut parts = Vec::with_capacity(self.parts.len() + 3);
-        parts.push(Bytes::from(header));
-        parts.append(&mut self.parts);
+        let mut parts = self.parts;
+        parts[0] = Bytes::from(header);
         if !self.pending.is_empty() {
             parts.push(self.pending.freeze());
         }
@@ -290,31 +298,36 @@ impl RoundEncoder {
 
     fn control(&mut self, kind: u8, place: TopicPartition, offset: Offset) -> JournalPosition {
         let position = self.next_position();
-        let mut entry = self.entry_head(kind, place, LeaderEpoch::ZERO, offset);
-        entry.put_zeros(8);
-        seal_entry(&mut entry);
-        self.pending.put(&entry);
-        self.bytes += entry.len() as u64;
-        self.scratch = entry;
+        let start = self.begin_entry(kind, place, LeaderEpoch::ZERO, offset);
+        self.pending.put_zeros(8);
+        self.bytes += self.seal_entry(start) as u64;
         self.end_entry(place, position);
         position
     }
 
-    /// The fields that all entries share, with room for the checksum.
-    fn entry_head(&mut self, kind: u8, place: TopicPartition, epoch: LeaderEpoch, offset: Offset) -> Vec<u8> {
-        let mut entry = std::mem::take(&mut self.scratch);
-        entry.clear();
-        entry.reserve(APPEND_HEADER_BYTES);
+    /// Writes the fields that all entries share, with room for the checksum. Answers where in `pending` they begin.
+    fn begin_entry(&mut self, kind: u8, place: TopicPartition, epoch: LeaderEpoch, offset: Offset) -> usize {
+        let (generation, position) = (self.generation, self.next_position());
+        let entry = &mut self.pending;
+        let start = entry.len();
         entry.put(&ENTRY_MAGIC);
         entry.put_u8(VERSION);
         entry.put_u8(kind);
         entry.put_u32(0);
-        entry.put_u64(self.generation.0);
-        entry.put_u64(self.next_position().0);
+        entry.put_u64(generation.0);
+        entry.put_u64(position.0);
         entry.put_topic_partition(place);
         entry.put_i32(epoch.to_wire());
         entry.put_offset(offset);
-        entry
+        start
+    }
+
+    /// Sets the checksum of the entry's header, which is all that stands from `start` on. Answers its length.
+    fn seal_entry(&mut self, start: usize) -> usize {
+        let entry = &mut self.pending[start..];
+        let crc = entry_crc(entry);
+        entry[4..8].copy_from_slice(&crc.to_be_bytes());
+        entry.len()
     }
 
     fn end_entry(&mut self, place: TopicPartition, position: JournalPosition) {
@@ -330,11 +343,6 @@ impl RoundEncoder {
 /// An entry's checksum covers its header but for the checksum's own four bytes.
 pub(super) fn entry_crc(header: &[u8]) -> u32 {
     Crc32c::new().with(&header[..4]).with(&header[8..]).finish()
-}
-
-fn seal_entry(entry: &mut [u8]) {
-    let crc = entry_crc(entry);
-    entry[4..8].copy_from_slice(&crc.to_be_bytes());
 }
 
 pub(super) fn trailer_crc(generation: Generation, position: JournalPosition, place: &[u8]) -> u32 {

@@ -53,7 +53,7 @@ impl Written {
     }
 
     fn round<T>(&mut self, fill: impl FnOnce(&mut RoundEncoder) -> T) -> T {
-        let mut round = RoundEncoder::new(self.header.generation, self.end, self.synced);
+        let mut round = RoundEncoder::new(self.header.generation, self.end, self.synced, 1);
         let result = fill(&mut round);
         let encoded = round.finish();
         assert_eq!(encoded.bytes, encoded.parts.iter().map(|part| part.len() as u64).sum::<u64>());
@@ -120,13 +120,13 @@ fn what_was_written_plays() {
 #[test]
 fn large_bodies_are_not_copied() {
     let large = batch(0, &[9; 5000]);
-    let mut round = RoundEncoder::new(Generation(1), JournalPosition(0), JournalPosition(0));
+    let mut round = RoundEncoder::new(Generation(1), JournalPosition(0), JournalPosition(0), 1);
     round.append(place(0), large.header.as_bytes(), &large.body);
     assert_eq!(round.bytes(), ROUND_HEADER_BYTES + append_bytes(large.body.len() as u64));
     let encoded = round.finish();
     assert!(encoded.parts.iter().any(|part| part.as_ptr() == large.body.as_ptr()));
     assert_eq!(encoded.bytes % BLOCK_BYTES, 0);
-    let mut round = RoundEncoder::new(Generation(1), JournalPosition(0), JournalPosition(0));
+    let mut round = RoundEncoder::new(Generation(1), JournalPosition(0), JournalPosition(0), 1);
     round.delete(place(0));
     assert_eq!((round.bytes(), round.entry_count()), (ROUND_HEADER_BYTES + CONTROL_ENTRY_BYTES, 1));
 }

@@ -7,11 +7,10 @@
 //!
 //! A write or a sync that fails is final: nothing is known of what it covered, so the log stops and says so.
 
-use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
-use bytes::Bytes;
-use tidelog_runtime::{DiskFile, IoFuture};
-use tidelog_types::Offset;
+use tidelog_runtime::IoFuture;
+use tidelog_types::{Offset, TopicPartition};
 
 use super::{
     Entry, Request,
@@ -19,11 +18,20 @@ use super::{
 };
 use crate::{LogFailure, engine::Engine, partition::Partition};
 
+/// Entries whose memory is kept from round to round.
+const ENTRIES_KEPT: usize = 4096;
+
 /// Where a partition stands once a round is written or synced.
 struct Progress {
     partition: Arc<Partition>,
     cut: u64,
     end: Offset,
+}
+
+impl Progress {
+    fn key(&self) -> (TopicPartition, u64) {
+        (self.partition.place, self.cut)
+    }
 }
 
 /// A round on its way.
@@ -42,9 +50,13 @@ pub(crate) async fn run(engine: Arc<Engine>) {
     let mut committer = Committer {
         stop: engine.committer_stop.clone(),
         engine,
+        entries: Vec::new(),
+        ticket: 0,
+        providing: None,
         writing: None,
         written: Vec::new(),
         syncing: None,
+        being_synced: Vec::new(),
         synced_position: 0,
         submitted_ticket: 0,
     };
@@ -57,10 +69,18 @@ pub(crate) async fn run(engine: Arc<Engine>) {
 struct Committer {
     engine: Arc<Engine>,
     stop: tidelog_runtime::CancellationToken,
+    /// What the next round is made of: empty between rounds, unless one waits for its file, and kept for its memory.
+    entries: Vec<Entry>,
+    /// The ticket of the last of them.
+    ticket: u64,
+    /// The making of a file for the next round. Completions are told meanwhile.
+    providing: Option<IoFuture<()>>,
     writing: Option<(IoFuture<()>, Round)>,
     /// Written, not synced.
     written: Vec<Round>,
-    syncing: Option<(IoFuture<()>, Vec<Round>)>,
+    syncing: Option<IoFuture<()>>,
+    /// What `syncing` makes durable; empty without it.
+    being_synced: Vec<Round>,
     synced_position: u64,
     /// The newest ticket that a sync was begun for.
     submitted_ticket: u64,
@@ -74,6 +94,7 @@ fn failed(operation: &'static str) -> impl Fn(io::Error) -> LogFailure {
 enum Event {
     Synced(io::Result<()>),
     Written(io::Result<()>),
+    Provided(io::Result<()>),
     Wake,
     Linger,
     Stop,
@@ -85,7 +106,7 @@ impl Committer {
             if self.engine.check().is_err() {
                 return Ok(());
             }
-            self.start_write().await?;
+            self.start_write();
             self.start_sync();
             match self.event().await {
                 Event::Synced(result) => {
@@ -95,6 +116,10 @@ impl Committer {
                 Event::Written(result) => {
                     result.map_err(failed("write"))?;
                     self.note_written();
+                }
+                Event::Provided(result) => {
+                    result.map_err(failed("allocate"))?;
+                    self.providing = None;
                 }
                 Event::Wake | Event::Linger => {}
                 Event::Stop => return Err(LogFailure::Closed),
@@ -109,8 +134,9 @@ impl Committer {
         let clock = Arc::clone(&self.engine.clock);
         tokio::select! {
             biased;
-            result = completion(self.syncing.as_mut().map(|(io, _)| io)) => Event::Synced(result),
+            result = completion(self.syncing.as_mut()) => Event::Synced(result),
             result = completion(self.writing.as_mut().map(|(io, _)| io)) => Event::Written(result),
+            result = completion(self.providing.as_mut()) => Event::Provided(result),
             () = self.engine.queue.wake.notified() => Event::Wake,
             () = async {
                 match linger {
@@ -132,42 +158,52 @@ impl Committer {
         Some(self.engine.config.flush_linger.saturating_sub(age))
     }
 
-    async fn start_write(&mut self) -> Result<(), LogFailure> {
-        if self.writing.is_some() {
-            return Ok(());
+    fn start_write(&mut self) {
+        if self.writing.is_some() || self.providing.is_some() {
+            return;
         }
-        let (entries, ticket) = self.engine.queue.take(self.engine.config.round_bytes_max.get());
-        if entries.is_empty() {
-            return Ok(());
+        if self.entries.is_empty() {
+            let bytes_max = self.engine.config.round_bytes_max.get();
+            self.ticket = self.engine.queue.take(bytes_max, &mut self.entries);
+        }
+        if self.entries.is_empty() {
+            return;
         }
         let journal = Arc::clone(&self.engine.journal);
-        let bytes = super::encode::round_bytes(&entries);
-        let (file, new) = journal.for_round(bytes).await.map_err(failed("allocate"))?;
+        let bytes = super::encode::round_bytes(&self.entries);
+        let Some((file, new)) = journal.for_round(bytes) else {
+            self.providing = Some(Box::pin(async move { journal.provide(bytes).await }));
+            return;
+        };
         let header_bytes = if new { BLOCK } else { 0 };
         let position = file.start + file.used + header_bytes;
-        let mut chunks: Vec<Bytes> = Vec::with_capacity(2 + 3 * entries.len());
-        if new {
-            chunks.push(super::encode::file_header(&file, self.synced_position));
-        }
         // Tails learn their positions before the head moves: a checkpoint that sees a batch without one reads a head at or
         // below it.
-        let encoded =
-            super::encode::round(&entries, file.generation, position, self.synced_position, &mut chunks);
-        assert!(encoded == bytes, "a round of {encoded} bytes was reckoned at {bytes}");
+        let encoded = super::encode::round(&self.entries, file.generation, position, self.synced_position);
+        assert!(encoded.bytes == bytes, "a round of {} bytes was reckoned at {bytes}", encoded.bytes);
+        let mut chunks = encoded.parts;
+        if new {
+            chunks.insert(0, super::encode::file_header(&file, self.synced_position));
+        }
         journal.advance(header_bytes + bytes);
-        let urgent = entries.iter().any(|entry| !matches!(entry.request, Request::Append(_)));
+        // At once and not at its next look: what a checkpoint frees in time need not be filled anew.
+        if new && journal.bytes() >= self.engine.config.journal_bytes_max.get() / 4 {
+            self.engine.checkpoint_wake.notify_one();
+        }
+        let urgent = self.entries.iter().any(|entry| !matches!(entry.request, Request::Append(_)));
         let round = Round {
-            ticket,
+            ticket: self.ticket,
             end: position + bytes,
-            progress: progress(&entries),
+            progress: progress(&self.entries),
             urgent,
             started: self.engine.clock.monotonic(),
             file: file.clone(),
         };
+        self.entries.clear();
+        self.entries.shrink_to(ENTRIES_KEPT);
         self.engine.metrics.rounds.inc();
         self.engine.metrics.journal_bytes.add(header_bytes + bytes);
         self.writing = Some((file.file.write_at(file.used, chunks), round));
-        Ok(())
     }
 
     fn start_sync(&mut self) {
@@ -180,13 +216,13 @@ impl Committer {
         if !asked && !due {
             return;
         }
-        let rounds = std::mem::take(&mut self.written);
+        std::mem::swap(&mut self.written, &mut self.being_synced);
+        let rounds = &self.being_synced;
         self.submitted_ticket = rounds.last().map_or(self.submitted_ticket, |round| round.ticket);
-        let mut files: BTreeMap<u64, Arc<dyn DiskFile>> = BTreeMap::new();
-        for round in &rounds {
-            files.entry(round.file.generation).or_insert_with(|| Arc::clone(&round.file.file));
-        }
-        let syncs: Vec<IoFuture<()>> = files.values().map(|file| file.sync_data()).collect();
+        // Rounds follow one another, and so do their files.
+        let files = rounds.chunk_by(|one, next| one.file.generation == next.file.generation);
+        let syncs: Vec<IoFuture<()>> =
+            files.filter_map(|rounds| rounds.first()).map(|round| round.file.file.sync_data()).collect();
         self.engine.metrics.syncs.inc();
         let all: IoFuture<()> = Box::pin(async move {
             for sync in syncs {
@@ -194,7 +230,7 @@ impl Committer {
             }
             Ok(())
         });
-        self.syncing = Some((all, rounds));
+        self.syncing = Some(all);
     }
 
     fn note_written(&mut self) {
@@ -209,8 +245,8 @@ impl Committer {
     }
 
     fn note_synced(&mut self) {
-        let Some((_, rounds)) = self.syncing.take() else { return };
-        for round in &rounds {
+        self.syncing = None;
+        for round in &self.being_synced {
             self.synced_position = self.synced_position.max(round.end);
             let took = self.engine.clock.monotonic().saturating_sub(round.started);
             self.engine.metrics.round_seconds.observe_duration(took);
@@ -218,9 +254,10 @@ impl Committer {
                 progress.partition.note_synced(progress.cut, progress.end);
             }
         }
-        if let Some(last) = rounds.last() {
+        if let Some(last) = self.being_synced.last() {
             self.engine.queue.note_synced(last.ticket);
         }
+        self.being_synced.clear();
     }
 }
 
@@ -231,14 +268,21 @@ async fn completion(io: Option<&mut IoFuture<()>>) -> io::Result<()> {
     }
 }
 
+/// The last entry of each partition, and of each of its cuts, that says where its log ends.
 fn progress(entries: &[Entry]) -> Vec<Progress> {
-    let mut last: BTreeMap<(tidelog_types::TopicPartition, u64), Progress> = BTreeMap::new();
+    let mut last: Vec<Progress> = Vec::new();
     for entry in entries {
         if matches!(entry.request, Request::LogStart(_) | Request::LocalLogStart(_) | Request::Delete) {
             continue;
         }
         let progress = Progress { partition: Arc::clone(&entry.partition), cut: entry.cut, end: entry.end };
-        last.insert((entry.partition.place, entry.cut), progress);
+        match last.last_mut() {
+            Some(before) if before.key() == progress.key() => *before = progress,
+            _ => last.push(progress),
+        }
     }
-    last.into_values().collect()
+    // Within a cut a log only grows.
+    last.sort_unstable_by_key(|progress| (progress.key(), std::cmp::Reverse(progress.end)));
+    last.dedup_by_key(|progress| progress.key());
+    last
 }

@@ -2,10 +2,9 @@
 
 use bytes::Bytes;
 use tidelog_format::journal::{
-    BLOCK_BYTES, CONTROL_ENTRY_BYTES, FileHeader, Generation, JournalPosition, ROUND_HEADER_BYTES,
-    RoundEncoder, append_bytes,
+    BLOCK_BYTES, CONTROL_ENTRY_BYTES, EncodedRound, FileHeader, Generation, JournalPosition,
+    ROUND_HEADER_BYTES, RoundEncoder, append_bytes,
 };
-use tidelog_types::limits::BATCH_HEADER_BYTES;
 
 use super::{Entry, Request, files::Live};
 
@@ -14,7 +13,7 @@ pub(crate) fn round_bytes(entries: &[Entry]) -> u64 {
     let entries: u64 = entries
         .iter()
         .map(|entry| match &entry.request {
-            Request::Append(pieces) => pieces.iter().map(|piece| append_bytes(piece.body.len() as u64)).sum(),
+            Request::Append(piece) => append_bytes(piece.body.len() as u64),
             _ => CONTROL_ENTRY_BYTES,
         })
         .sum();
@@ -31,29 +30,20 @@ pub(crate) fn file_header(file: &Live, synced: u64) -> Bytes {
     header.encode()
 }
 
-/// Adds a round to `chunks`, and tells each partition's tail where its batches land.
-pub(crate) fn round(
-    entries: &[Entry],
-    generation: u64,
-    position: u64,
-    synced: u64,
-    chunks: &mut Vec<Bytes>,
-) -> u64 {
-    let mut encoder =
-        RoundEncoder::new(Generation(generation), JournalPosition(position), JournalPosition(synced));
+/// Makes a round, and tells each partition's tail where its batches land.
+pub(crate) fn round(entries: &[Entry], generation: u64, position: u64, synced: u64) -> EncodedRound {
+    let mut encoder = RoundEncoder::new(
+        Generation(generation),
+        JournalPosition(position),
+        JournalPosition(synced),
+        entries.len(),
+    );
     for entry in entries {
         let place = entry.partition.place;
         match &entry.request {
-            Request::Append(pieces) => {
-                let mut positions = Vec::with_capacity(pieces.len());
-                for piece in pieces {
-                    let header = first_bytes(&piece.header);
-                    positions.push((piece.sequence, encoder.append(place, &header, &piece.body).0));
-                }
-                let mut state = entry.partition.lock();
-                for (sequence, position) in positions {
-                    state.tail.set_journal_position(sequence, position);
-                }
+            Request::Append(piece) => {
+                let position = encoder.append(place, &piece.header, &piece.body).0;
+                entry.partition.lock().tail.set_journal_position(piece.sequence, position);
             }
             Request::Truncate(to) => {
                 encoder.truncate(place, *to);
@@ -72,13 +62,5 @@ pub(crate) fn round(
             }
         }
     }
-    let round = encoder.finish();
-    chunks.extend(round.parts);
-    round.bytes
-}
-
-fn first_bytes(header: &Bytes) -> [u8; BATCH_HEADER_BYTES] {
-    let mut bytes = [0; BATCH_HEADER_BYTES];
-    bytes.copy_from_slice(&header[..BATCH_HEADER_BYTES]);
-    bytes
+    encoder.finish()
 }

@@ -21,7 +21,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use tidelog_types::Offset;
+use tidelog_types::{Offset, limits::BATCH_HEADER_BYTES};
 use tokio::sync::Notify;
 
 use crate::partition::Partition;
@@ -31,14 +31,16 @@ use crate::partition::Partition;
 pub(crate) struct Piece {
     /// Its sequence in the partition's tail.
     pub(crate) sequence: u64,
-    pub(crate) header: Bytes,
+    /// Beside the tail's own: one that is shared needs a reference count on the heap.
+    pub(crate) header: [u8; BATCH_HEADER_BYTES],
     pub(crate) body: Bytes,
 }
 
 /// What an entry says.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "appends are what there is many of")]
 pub(crate) enum Request {
-    Append(Vec<Piece>),
+    Append(Piece),
     Truncate(Offset),
     Reset(Offset),
     LogStart(Offset),
@@ -61,9 +63,7 @@ impl Entry {
     /// Its size in the journal, roughly.
     pub(crate) fn bytes(&self) -> u64 {
         match &self.request {
-            Request::Append(pieces) => {
-                pieces.iter().map(|piece| (piece.header.len() + piece.body.len() + ENTRY_BYTES) as u64).sum()
-            }
+            Request::Append(piece) => (piece.header.len() + piece.body.len() + ENTRY_BYTES) as u64,
             _ => ENTRY_BYTES as u64,
         }
     }
@@ -123,10 +123,9 @@ impl Queue {
         self.urgent.load(Ordering::Acquire)
     }
 
-    /// Takes entries for one round, and the ticket of the last of them.
-    fn take(&self, bytes_max: u64) -> (Vec<Entry>, u64) {
+    /// Takes entries for one round into `taken`, which is empty. Answers the ticket of the last of them.
+    fn take(&self, bytes_max: u64, taken: &mut Vec<Entry>) -> u64 {
         let mut waiting = self.lock();
-        let mut taken = Vec::new();
         let mut bytes = 0_u64;
         while let Some(entry) = waiting.entries.front() {
             bytes = bytes.saturating_add(entry.bytes());
@@ -135,8 +134,7 @@ impl Queue {
             }
             taken.extend(waiting.entries.pop_front());
         }
-        let ticket = waiting.pushed - waiting.entries.len() as u64;
-        (taken, ticket)
+        waiting.pushed - waiting.entries.len() as u64
     }
 
     fn note_synced(&self, ticket: u64) {
