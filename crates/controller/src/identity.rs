@@ -70,3 +70,27 @@ pub(crate) async fn read_file(disk: &Arc<dyn Disk>, path: &Path) -> Result<Bytes
     }
     Ok(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The stored bytes of version 1. They never change: a later version gets bytes of its own.
+    const GOLDEN: &str =
+        "5449444543544c4900010000000000000000001207070707070707070707070707070707ac02e4c04a66";
+
+    #[test]
+    fn the_bytes_of_an_identity_file_and_any_flipped_bit_of_it() {
+        let identity = Identity { cluster_id: ClusterId::from_bytes([7; 16]), node_id: 300 };
+        let bytes = identity.encode();
+        assert_eq!(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>(), GOLDEN);
+        assert_eq!(Identity::decode(&bytes), Ok(identity));
+        for position in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut damaged = bytes.clone();
+                damaged[position] ^= 1 << bit;
+                assert!(Identity::decode(&damaged).is_err(), "bit {bit} at {position}");
+            }
+        }
+    }
+}
