@@ -1,6 +1,7 @@
 """Starts that cannot be: within seconds, with 1, with what is wrong and what to do, and nothing touched."""
 
 import hashlib
+import os
 import pathlib
 import socket
 import subprocess
@@ -96,3 +97,22 @@ def test_a_store_that_cannot_be_is_refused(folder):
     if ENDPOINT:
         said = refused(folder, store="s3://no-such-bucket-of-tidelog/x")
         assert "no-such-bucket-of-tidelog" in said and "bucket init" in said, said
+
+
+@pytest.mark.parametrize("wrong", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
+def test_a_bucket_that_forbids_is_refused(folder, monkeypatch, wrong):
+    if os.environ["TIDELOG_TEST_STORE_KIND"] not in ("versitygw", "minio"):
+        pytest.skip("this store takes any key")
+    monkeypatch.setenv(wrong, "not-the-one")
+    said = refused(folder)
+    assert STORE in said and "refuses" in said, said
+
+
+def test_a_bucket_without_keys_is_refused(folder, monkeypatch):
+    if not ENDPOINT:
+        pytest.skip("a folder needs no keys")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    said = refused(folder)
+    assert STORE in said and "credentials" in said, said

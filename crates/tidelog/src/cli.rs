@@ -21,7 +21,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum as _};
 
 use crate::{
-    config::{LogFormat, Overrides},
+    config::{Address, LogFormat, Overrides},
     demo, telemetry,
 };
 
@@ -65,7 +65,7 @@ enum Verb {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Bootstrap {
     /// A node's Kafka listener.
-    #[arg(long, global = true, default_value = crate::config::LISTEN_DEFAULT)]
+    #[arg(long, global = true, default_value = crate::config::LISTEN_DEFAULT, value_parser = address)]
     pub(crate) bootstrap: String,
     /// One JSON document on standard output.
     #[arg(long, global = true)]
@@ -76,7 +76,7 @@ pub(crate) struct Bootstrap {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct AdminAddress {
     /// A node's admin HTTP listener.
-    #[arg(long, global = true, default_value = crate::config::ADMIN_LISTEN_DEFAULT)]
+    #[arg(long, global = true, default_value = crate::config::ADMIN_LISTEN_DEFAULT, value_parser = address)]
     pub(crate) admin: String,
     /// One JSON document on standard output.
     #[arg(long, global = true)]
@@ -160,6 +160,11 @@ impl NodeFlags {
             wrong,
         }
     }
+}
+
+/// Checks that an address is `host:port`.
+fn address(text: &str) -> Result<String, String> {
+    text.parse::<Address>().map(|address| address.to_string()).map_err(|error| error.to_string())
 }
 
 /// Reads `key=value`.

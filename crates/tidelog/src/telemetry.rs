@@ -15,7 +15,7 @@ const FILTER_DEFAULT: &str = "warn,tidelog=info,tidelog_broker=info,tidelog_cont
 
 /// What is logged of a command that speaks to a person. The SDK warns of each place where no keys are; what that means is told
 /// by our own words.
-const FILTER_QUIET: &str = "warn,aws_config=error,aws_runtime=error";
+const FILTER_QUIET: &str = "warn,openraft=error,aws_config=error,aws_runtime=error";
 
 /// Starts logging. A second call changes nothing.
 pub fn start(format: LogFormat) {

@@ -26,19 +26,35 @@ pub(crate) async fn get_json(address: &str, path: &str) -> Result<serde_json::Va
         let request = format!(
             "GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: application/json\r\nConnection: close\r\n\r\n"
         );
-        stream.write_all(request.as_bytes()).await?;
         let mut answer = Vec::new();
-        stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).await?;
+        let exchanged = async {
+            stream.write_all(request.as_bytes()).await?;
+            stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).await
+        };
+        exchanged.await.with_context(|| not_admin(address))?;
         Ok::<_, anyhow::Error>(answer)
     };
     let answer = tokio::time::timeout(PATIENCE, exchange)
         .await
         .with_context(|| format!("{address} does not answer"))??;
-    let (status, body) = parse(&answer)?;
+    let (status, body) = parse(&answer).with_context(|| not_admin(address))?;
     if status != 200 {
-        bail!("{address}{path} answered {status}: {}", String::from_utf8_lossy(&body));
+        bail!(refusal(address, path, status, &body));
     }
-    serde_json::from_slice(&body).with_context(|| format!("{address}{path} did not answer with JSON"))
+    serde_json::from_slice(&body).with_context(|| not_admin(address))
+}
+
+fn not_admin(address: &str) -> String {
+    format!("{address} does not answer as a node's admin listener does")
+}
+
+/// Why a document was refused: in the listener's words where it gave some.
+fn refusal(address: &str, path: &str, status: u16, body: &[u8]) -> String {
+    let document: Option<serde_json::Value> = serde_json::from_slice(body).ok();
+    match document.as_ref().and_then(|document| document["error"].as_str()) {
+        Some(why) => why.to_owned(),
+        None => format!("{address}{path} answered {status}: {}", String::from_utf8_lossy(body).trim()),
+    }
 }
 
 /// Takes an HTTP/1.1 answer apart: status and body, chunked or not.
@@ -78,6 +94,15 @@ fn join_chunks(mut rest: &[u8]) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_is_told_in_the_listeners_words() {
+        assert_eq!(
+            refusal("a:1", "/x", 404, b"{\"error\":\"topic `t` does not exist\"}\n"),
+            "topic `t` does not exist"
+        );
+        assert_eq!(refusal("a:1", "/x", 404, b"no such page\n"), "a:1/x answered 404: no such page");
+    }
 
     #[test]
     fn plain_and_chunked_answers_are_read() {

@@ -35,6 +35,7 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
     // Read without a runtime: between two lines there is nothing else to do.
     let mut input = std::io::stdin().lock();
     let mut line = Vec::new();
+    let mut line_number = 0_u64;
     loop {
         line.clear();
         if input.read_until(b'\n', &mut line).context("read standard input")? == 0 {
@@ -43,11 +44,16 @@ pub(crate) async fn run(options: Options) -> Result<ExitCode> {
         if line.last() == Some(&b'\n') {
             line.pop();
         }
-        anyhow::ensure!(
-            line.len() <= LINE_BYTES_MAX,
-            "a line has {} bytes, at most {LINE_BYTES_MAX} are allowed",
-            line.len()
-        );
+        line_number += 1;
+        if line.len() > LINE_BYTES_MAX {
+            // The lines before it are records all the same, and it is said how far they go.
+            producer.flush().await?;
+            anyhow::bail!(
+                "line {line_number} has {} bytes, at most {LINE_BYTES_MAX} are allowed: the {} before it were written",
+                line.len(),
+                producer.acknowledged()
+            );
+        }
         let (key, value) = split(&line, options.key_separator.as_deref());
         producer.send(&NewRecord { key, value: Some(value), timestamp: wall_clock() }).await?;
     }

@@ -55,6 +55,9 @@ pub enum ConnectionError {
         #[source]
         source: DecodeError,
     },
+    /// What came is no frame.
+    #[error("what answers does not speak the Kafka protocol: is it a node's Kafka listener?")]
+    NotKafka(#[source] DecodeError),
     /// The answer belongs to another request.
     #[error("the answer carries correlation id {found}, {expected} was awaited")]
     Correlation {
@@ -131,7 +134,7 @@ impl Connection {
         let pending = self.pending.pop_front().expect("an answer is awaited only after a request");
         assert_eq!(pending.api, R::API, "answers come in the order of the requests");
         let wait = wait + PATIENCE;
-        let body = match tokio::time::timeout(wait, self.read_frame(pending.api)).await {
+        let body = match tokio::time::timeout(wait, self.read_frame()).await {
             Ok(frame) => frame?,
             Err(_) => return Err(ConnectionError::Silent(wait)),
         };
@@ -162,11 +165,10 @@ impl Connection {
         self.receive::<R>(wait).await
     }
 
-    async fn read_frame(&mut self, api: ApiKey) -> Result<Bytes, ConnectionError> {
+    async fn read_frame(&mut self) -> Result<Bytes, ConnectionError> {
         let mut prefix = [0; FRAME_PREFIX_BYTES];
         self.reader.read_exact(&mut prefix).await?;
-        let size = frame_size(prefix, RESPONSE_BYTES_MAX)
-            .map_err(|source| ConnectionError::Decode { api, source })?;
+        let size = frame_size(prefix, RESPONSE_BYTES_MAX).map_err(ConnectionError::NotKafka)?;
         let mut frame = BytesMut::with_capacity(size);
         let mut limited = (&mut self.reader).take(u64::try_from(size).unwrap_or(u64::MAX));
         while limited.read_buf(&mut frame).await? > 0 {}

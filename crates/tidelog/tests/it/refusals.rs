@@ -16,7 +16,9 @@ async fn refuse(command: Command, expected: &[&str]) -> Ended {
     let refused = run_command(command).await;
     assert_eq!(refused.code, Some(1), "{}", refused.errors);
     assert!(refused.took < SECONDS, "it took {:?}: {}", refused.took, refused.errors);
-    let told = refused.errors.rsplit_once("error: ").map_or("", |(_, told)| told);
+    // Log lines may stand before it.
+    let lines = format!("\n{}", refused.errors);
+    let told = lines.split_once("\nerror: ").map_or("", |(_, told)| told);
     for words in expected {
         assert!(told.contains(words), "`{words}` is missing: {}", refused.errors);
     }

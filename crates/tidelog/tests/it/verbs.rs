@@ -99,6 +99,8 @@ async fn a_failure_is_one_document_too_and_wrong_usage_is_2() {
         &["tier", "segments"],
         &["bucket", "check", "--store", "ftp://x"],
         &["bucket", "check", "--store", "s3://bucket", "--store-endpoint", "junk"],
+        &["cluster", "status", "--bootstrap", "nonsense"],
+        &["tier", "status", "--admin", "nonsense"],
         &["cluster"],
         &["serve", "now"],
         &["demo", "--fast"],
@@ -108,6 +110,41 @@ async fn a_failure_is_one_document_too_and_wrong_usage_is_2() {
         assert_eq!((wrong.code, wrong.output.as_str()), (Some(2), ""), "{arguments:?}: {}", wrong.errors);
         assert!(!wrong.errors.is_empty(), "{arguments:?}");
     }
+    assert_eq!(node.stop().await.code, Some(0));
+}
+
+#[tokio::test]
+async fn a_verb_at_the_wrong_port_says_so() {
+    let folder = Folder::new();
+    let node = node(&folder).await;
+    let kafka = run(&["cluster", "status", "--bootstrap", &node.admin()]).await;
+    assert_eq!(kafka.code, Some(1));
+    assert!(kafka.errors.contains("does not speak the Kafka protocol"), "{}", kafka.errors);
+    let admin = run(&["tier", "status", "--admin", &node.address()]).await;
+    assert_eq!(admin.code, Some(1));
+    assert!(admin.errors.contains("does not answer as a node's admin listener does"), "{}", admin.errors);
+    let unknown = run(&["tier", "segments", "nowhere", "--admin", &node.admin()]).await;
+    assert_eq!((unknown.code, unknown.errors.as_str()), (Some(1), "error: topic `nowhere` does not exist\n"));
+    assert_eq!(node.stop().await.code, Some(0));
+}
+
+#[tokio::test]
+async fn a_line_that_is_too_long_is_named_and_those_before_it_are_written() {
+    let folder = Folder::new();
+    let node = node(&folder).await;
+    node.verb(&["topic", "create", "lines"]).await;
+    let path = folder.path("lines");
+    std::fs::write(&path, format!("a\nb\n{}\nc\n", "x".repeat(1024 * 1024 + 1))).unwrap();
+    let mut command = tidelog(&["produce", "lines", "--bootstrap", &node.address()]);
+    let done = command.stdin(std::fs::File::open(&path).unwrap()).output().unwrap();
+    let errors = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(1));
+    assert!(
+        errors.contains("line 3 has 1048577 bytes") && errors.contains("the 2 before it were written"),
+        "{errors}"
+    );
+    let read = node.verb(&["consume", "lines"]).await;
+    assert_eq!(read["records"].as_array().unwrap().len(), 2);
     assert_eq!(node.stop().await.code, Some(0));
 }
 
