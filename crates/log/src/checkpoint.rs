@@ -76,7 +76,10 @@ pub(crate) async fn take(engine: &Arc<Engine>, clean: bool) -> Result<(), LogFai
         Err(Stopped::Failed(failure)) => Err(failure),
         Err(Stopped::Io(error)) if error.kind() == io::ErrorKind::StorageFull && !clean => {
             // The journal holds everything until there is space again.
-            tracing::error!(%error, "no checkpoint: the disk is full");
+            engine.note_full();
+            if let Some(suppressed) = engine.space.lines.pass("checkpoint") {
+                tracing::error!(%error, suppressed, "no checkpoint: the disk is full");
+            }
             Ok(())
         }
         Err(Stopped::Io(source)) => {

@@ -5,12 +5,12 @@ use std::{
     io,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
-use tidelog_runtime::{CancellationToken, Clock, Disk, Registry, Supervisor, Task};
+use tidelog_runtime::{CancellationToken, Clock, Disk, LogLimit, Registry, Supervisor, Task};
 use tidelog_types::{DirectoryId, Offset, Timestamp, TopicPartition};
 use tokio::sync::Notify;
 
@@ -24,6 +24,7 @@ use crate::{
     partition::{Partition, State},
     recovery,
     segment::Segment,
+    space::{self, Space},
     tail::TailPool,
 };
 
@@ -69,8 +70,7 @@ pub(crate) struct Engine {
     /// Folders were made that no sync of the data directory covers.
     pub(crate) new_folders: AtomicBool,
     loaded: Mutex<VecDeque<Weak<Segment>>>,
-    pub(crate) space_ok: AtomicBool,
-    pub(crate) free_bytes: AtomicU64,
+    pub(crate) space: Space,
     pub(crate) unclean: bool,
     tasks: Mutex<Vec<Task>>,
 }
@@ -99,6 +99,7 @@ impl Engine {
     ) -> Self {
         let (tail_bytes, descriptors) = (config.tail_bytes.get(), config.descriptors_max);
         let lock = Mutex::new(config.lock.take());
+        let space = Space::new(LogLimit::new(Arc::clone(&clock), space::LINES_PER_MINUTE));
         let committer_stop = supervisor.shutdown_token().child_token();
         Self {
             descriptors: Descriptors::new(Arc::clone(&disk), descriptors),
@@ -127,8 +128,7 @@ impl Engine {
             repairs: tokio::sync::Mutex::new(()),
             new_folders: AtomicBool::new(false),
             loaded: Mutex::default(),
-            space_ok: AtomicBool::new(true),
-            free_bytes: AtomicU64::new(u64::MAX),
+            space,
             unclean,
             tasks: Mutex::default(),
         }
@@ -184,22 +184,6 @@ impl Engine {
         failure
     }
 
-    /// The answer to a work that found the disk full: producers are refused, and nothing else stops.
-    pub(crate) fn full_disk(
-        &self,
-        partition: &Partition,
-        operation: &'static str,
-        source: io::Error,
-    ) -> LogFailure {
-        tracing::error!(place = %partition.place, operation, error = %source, "the disk is full");
-        self.space_ok.store(false, Ordering::Relaxed);
-        LogFailure::Partition { place: partition.place, operation, source: Arc::new(source) }
-    }
-
-    pub(crate) fn space_ok(&self) -> bool {
-        self.space_ok.load(Ordering::Relaxed)
-    }
-
     /// Whether the journal is so full that even callers who did not wait are refused.
     pub(crate) fn journal_overfull(&self) -> bool {
         let max = self.config.journal_bytes_max.get();
@@ -207,7 +191,9 @@ impl Engine {
     }
 
     pub(crate) fn crowded(&self) -> bool {
-        self.pool.crowded() || self.journal.bytes() >= self.config.journal_bytes_max.get()
+        self.pool.crowded()
+            || self.journal.bytes() >= self.config.journal_bytes_max.get()
+            || self.space.unknown()
     }
 
     pub(crate) fn partitions(&self) -> Vec<Arc<Partition>> {
@@ -416,8 +402,8 @@ impl Log {
             descriptors: engine.descriptors.count(),
             partitions: lock(&engine.partitions).len(),
             unclean: engine.unclean,
-            free_space_ok: engine.space_ok(),
-            free_bytes: engine.free_bytes.load(Ordering::Relaxed),
+            free_space_ok: engine.space.ok(),
+            free_bytes: engine.space.free(),
             failure: engine.check().err(),
         }
     }

@@ -37,6 +37,7 @@ mod partition;
 mod read;
 mod recovery;
 mod segment;
+mod space;
 mod tail;
 mod write_behind;
 

@@ -90,8 +90,7 @@ pub(crate) async fn open(
     let unclean = !directory.new && (!checkpoint.clean || replays.entries > 0);
     let found = std::mem::take(&mut journal.found);
     let (next_generation, start) = (found.next_generation, found.start);
-    let journal_bytes = config.journal_file_bytes.get();
-    let files = journal::files::Files::new(Arc::clone(&disk), journal_folder.clone(), journal_bytes, found);
+    let files = journal::files::Files::new(Arc::clone(&disk), journal_folder.clone(), &config, found);
     disk.sync_dir(&config.directory).await.map_err(failed("sync", &config.directory))?;
     let engine = Arc::new(Engine::new(
         config,
@@ -119,7 +118,7 @@ pub(crate) async fn open(
     // Always: from here on the mark of a clean stop is gone, and the old journal files are free.
     recovery.checkpoint(next_generation, start, &restored).await?;
     engine.look_at_space().await;
-    let free = engine.free_bytes();
+    let free = engine.space.free();
     let reserve = data_dir::make_reserve(&engine.config, &*engine.disk, free).await;
     reserve.map_err(failed("make the reserve in", &engine.config.directory))?;
     for orphan in folders.iter().filter(|place| !replays.partitions.contains_key(place)) {

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use tidelog_runtime::{Disk, DiskFile, Lane, OpenMode};
 use tokio::sync::Notify;
 
-use crate::engine::Engine;
+use crate::{LogConfig, engine::Engine};
 
 /// Rounds, and the file's header, begin on this border.
 pub(crate) const BLOCK: u64 = 4096;
@@ -28,14 +28,22 @@ const FILL_BYTES: usize = 1024 * 1024;
 /// What a new file is filled with: of the program, not of the heap, for every file needs it.
 static ZEROS: [u8; FILL_BYTES] = [0; FILL_BYTES];
 
-/// Spare files kept; more are removed.
-const SPARES_MAX: usize = 2;
+/// Spare files kept at least; one is made ready when the file in use is begun, another when it is half full.
+const SPARES_MIN: usize = 2;
 
 /// A file that may be used.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Spare {
     pub(crate) path: PathBuf,
     pub(crate) length: u64,
+    /// Open: a round takes it without any wait.
+    pub(crate) file: Option<Arc<dyn DiskFile>>,
+}
+
+impl std::fmt::Debug for Spare {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Spare").field("path", &self.path).finish_non_exhaustive()
+    }
 }
 
 /// A file in use, or one that a recovery would still need.
@@ -71,15 +79,17 @@ pub(crate) struct Files {
     disk: Arc<dyn Disk>,
     directory: PathBuf,
     file_bytes: u64,
+    /// Files kept, spare ones included: as many as the journal may take, so that none is filled anew in steady use.
+    files_max: usize,
     inner: Mutex<Inner>,
-    /// One file is made at a time: a round that needs one waits for the spare that is being filled.
+    /// One file is made ready at a time: a round that finds none waits for the one that is being filled.
     making: tokio::sync::Mutex<()>,
     /// Where the next round goes.
     head: AtomicU64,
     /// Everything below is covered by a durable checkpoint.
     covered: AtomicU64,
-    /// Told when a spare was taken.
-    pub(crate) spare_taken: Notify,
+    /// Told when a spare was taken, and when the next is soon wanted.
+    pub(crate) spare_wanted: Notify,
 }
 
 impl std::fmt::Debug for Files {
@@ -98,15 +108,17 @@ pub(crate) struct Found {
 }
 
 impl Files {
-    pub(crate) fn new(disk: Arc<dyn Disk>, directory: PathBuf, file_bytes: u64, found: Found) -> Self {
-        let file_bytes = file_bytes.max(4 * BLOCK).next_multiple_of(BLOCK);
+    pub(crate) fn new(disk: Arc<dyn Disk>, directory: PathBuf, config: &LogConfig, found: Found) -> Self {
+        let file_bytes = config.journal_file_bytes.get().max(4 * BLOCK).next_multiple_of(BLOCK);
+        let files_max = config.journal_bytes_max.get() / file_bytes;
         Self {
             disk,
             directory,
             file_bytes,
+            files_max: usize::try_from(files_max).unwrap_or(usize::MAX).max(2 * SPARES_MIN),
             head: AtomicU64::new(found.start),
             covered: AtomicU64::new(found.start),
-            spare_taken: Notify::new(),
+            spare_wanted: Notify::new(),
             making: tokio::sync::Mutex::new(()),
             inner: Mutex::new(Inner {
                 live: VecDeque::new(),
@@ -137,68 +149,93 @@ impl Files {
         self.lock().next_generation.saturating_sub(1)
     }
 
-    /// The file that has room for a round of `bytes`, and whether it is new and needs its header first.
-    pub(crate) async fn for_round(&self, bytes: u64) -> io::Result<(Live, bool)> {
-        if let Some(live) = self.lock().live.back()
+    /// The file that has room for a round of `bytes`, and whether it is new and needs its header first; `None` where none is
+    /// ready: [`Files::provide`] makes one.
+    pub(crate) fn for_round(&self, bytes: u64) -> Option<(Live, bool)> {
+        let mut inner = self.lock();
+        if let Some(live) = inner.live.back()
             && live.used + bytes <= live.length
         {
-            return Ok((live.clone(), false));
+            return Some((live.clone(), false));
         }
-        let spare = self.take_spare(BLOCK + bytes).await?;
-        self.spare_taken.notify_one();
-        let file = self.disk.open(&spare.path, OpenMode::ReadWrite, Lane::Journal).await?;
-        let mut inner = self.lock();
+        let ready =
+            inner.spare.iter().position(|spare| spare.file.is_some() && spare.length >= BLOCK + bytes)?;
+        let Spare { path, length, file } = inner.spare.remove(ready);
         let generation = inner.next_generation;
         inner.next_generation += 1;
         let start = inner.live.back().map_or(inner.start, Live::end);
-        let live = Live { path: spare.path, length: spare.length, generation, start, used: 0, file };
+        let live = Live { path, length, generation, start, used: 0, file: file? };
         inner.live.push_back(live.clone());
-        Ok((live, true))
+        drop(inner);
+        self.spare_wanted.notify_one();
+        Some((live, true))
     }
 
-    async fn take_spare(&self, bytes: u64) -> io::Result<Spare> {
-        let take = || {
-            let mut inner = self.lock();
-            let fitting = inner.spare.iter().position(|spare| spare.length >= bytes);
-            fitting.map(|index| inner.spare.remove(index))
-        };
-        if let Some(spare) = take() {
-            return Ok(spare);
-        }
+    /// Makes a spare ready that has room for a round of `bytes`, unless one is by now.
+    pub(crate) async fn provide(&self, bytes: u64) -> io::Result<()> {
         let _one = self.making.lock().await;
-        match take() {
-            Some(spare) => Ok(spare),
-            None => self.make(bytes.max(self.file_bytes).next_multiple_of(BLOCK)).await,
-        }
+        let bytes = BLOCK + bytes;
+        let known = {
+            let mut inner = self.lock();
+            if inner.spare.iter().any(|spare| spare.file.is_some() && spare.length >= bytes) {
+                return Ok(());
+            }
+            let closed = inner.spare.iter().position(|spare| spare.file.is_none() && spare.length >= bytes);
+            closed.map(|index| inner.spare.remove(index))
+        };
+        self.make_ready(known, bytes).await
+    }
+
+    async fn make_ready(&self, known: Option<Spare>, bytes: u64) -> io::Result<()> {
+        let spare = match known {
+            Some(spare) => spare,
+            None => self.make(bytes.max(self.file_bytes).next_multiple_of(BLOCK)).await?,
+        };
+        let file = self.disk.open(&spare.path, OpenMode::ReadWrite, Lane::Journal).await?;
+        self.lock().spare.push(Spare { file: Some(file), ..spare });
+        Ok(())
     }
 
     /// Counts a round of `bytes` (with the header, where there was one) to the newest file. From here on the head lies
     /// behind it.
     pub(crate) fn advance(&self, bytes: u64) {
         let mut inner = self.lock();
-        if let Some(live) = inner.live.back_mut() {
-            live.used += bytes;
-            self.head.store(live.end(), Ordering::Release);
+        let Some(live) = inner.live.back_mut() else { return };
+        let before = is_half_full(live);
+        live.used += bytes;
+        self.head.store(live.end(), Ordering::Release);
+        if is_half_full(live) && !before {
+            self.spare_wanted.notify_one();
         }
     }
 
-    /// Makes a spare file where there is none, and removes those that are too many.
+    /// Makes spare files ready for what is coming, and removes those that are too many.
     pub(crate) async fn prepare(&self) -> io::Result<()> {
-        let (count, surplus) = {
+        let surplus = {
             let mut inner = self.lock();
-            let kept = inner.spare.len().min(SPARES_MAX);
-            (kept, inner.spare.split_off(kept))
+            let kept = inner.spare.len().min(self.files_max);
+            inner.spare.split_off(kept)
         };
         for spare in surplus {
             self.disk.remove_file(&spare.path).await?;
         }
-        if count > 0 {
-            return Ok(());
+        while self.wants_spare() {
+            let _one = self.making.lock().await;
+            let known = {
+                let mut inner = self.lock();
+                let closed = inner.spare.iter().position(|spare| spare.file.is_none());
+                closed.map(|index| inner.spare.remove(index))
+            };
+            self.make_ready(known, self.file_bytes).await?;
         }
-        let _one = self.making.lock().await;
-        let spare = self.make(self.file_bytes).await?;
-        self.lock().spare.push(spare);
         Ok(())
+    }
+
+    fn wants_spare(&self) -> bool {
+        let inner = self.lock();
+        let ready = inner.spare.iter().filter(|spare| spare.file.is_some()).count();
+        let wanted = if inner.live.back().is_some_and(is_half_full) { SPARES_MIN } else { 1 };
+        ready < wanted
     }
 
     /// Creates a file full of zeros; its name and length are durable before it is used.
@@ -221,21 +258,30 @@ impl Files {
         }
         file.sync_data().await?;
         self.disk.sync_dir(&self.directory).await?;
-        Ok(Spare { path, length })
+        Ok(Spare { path, length, file: None })
     }
 
-    /// A durable checkpoint covers everything below `position`: files wholly below are spare now, or removed.
+    /// A durable checkpoint covers everything below `position`: files wholly below are spare now.
     pub(crate) async fn free_below(&self, position: u64) -> io::Result<()> {
         let mut removed = Vec::new();
         {
             let mut inner = self.lock();
+            let before = inner.live.len();
             while inner.live.len() > 1 && inner.live.get(1).is_some_and(|next| next.start <= position) {
                 let Some(freed) = inner.live.pop_front() else { break };
-                if inner.spare.len() < SPARES_MAX && freed.length == self.file_bytes {
-                    inner.spare.push(Spare { path: freed.path, length: freed.length });
+                if inner.spare.len() + inner.live.len() < self.files_max && freed.length == self.file_bytes {
+                    inner.spare.push(Spare {
+                        path: freed.path,
+                        length: freed.length,
+                        file: Some(freed.file),
+                    });
                 } else {
                     removed.push(freed.path);
                 }
+            }
+            // A journal that rests gives back what it needed in its busiest time, a file at a time.
+            if inner.live.len() == before && inner.spare.len() > SPARES_MIN {
+                removed.extend(inner.spare.pop().map(|spare| spare.path));
             }
         }
         self.covered.fetch_max(position.min(self.head()), Ordering::AcqRel);
@@ -244,6 +290,10 @@ impl Files {
         }
         Ok(())
     }
+}
+
+fn is_half_full(live: &Live) -> bool {
+    live.used >= live.length / 2
 }
 
 /// Keeps a spare file ready, so that no round waits for one to be filled with zeros.
@@ -257,7 +307,7 @@ pub(crate) async fn run(engine: Arc<Engine>) {
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
-            () = engine.journal.spare_taken.notified() => {}
+            () = engine.journal.spare_wanted.notified() => {}
         }
     }
 }

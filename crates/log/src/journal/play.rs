@@ -234,7 +234,7 @@ impl Journal {
             let bytes = file.len().await.map_err(io)?;
             let block = usize::try_from(FILE_HEADER_BYTES).unwrap_or(4096);
             let header = FileHeader::decode(&file.read_at(0, block).await.map_err(io)?);
-            found.spare.push(Spare { path: path.clone(), length: bytes });
+            found.spare.push(Spare { path: path.clone(), length: bytes, file: None });
             // A file without a header was never used, or its first write was torn: nothing in it was synced.
             if let Ok(header) = header {
                 found.next_generation = found.next_generation.max(header.generation.0 + 1);

@@ -317,3 +317,130 @@ fn a_second_process_is_refused() {
     let _first = DirectoryLock::acquire(folder.path()).unwrap();
     assert!(matches!(DirectoryLock::acquire(folder.path()), Err(OpenError::Locked { .. })));
 }
+
+/// Bytes that a disk of 4 MiB must keep free.
+const FLOOR_BYTES: u64 = 4 * 1024 * 1024 / 20;
+
+#[test]
+fn a_fast_fill_is_refused_before_the_floor_of_free_space_is_used() {
+    // D5: a look a second sees nothing of what a fast producer writes in between.
+    let mut capacity = SimDiskConfig::seeded(1);
+    capacity.capacity = Some(4 * 1024 * 1024);
+    on_disk(
+        |_| SimDisk::new(capacity),
+        |context, supervisor| async move {
+            let (log, _) = open(&context, &context.disk, &supervisor, small_config()).await.unwrap();
+            let partition = log.create(place(1, 0), small_partition(), Offset::ZERO).await.unwrap();
+            let begun = tokio::time::Instant::now();
+            let mut batches = 0;
+            let refused = loop {
+                log.append_room().await;
+                let next = batch(partition.offsets().log_end, 0, 0, 2, 2000, batches);
+                match partition.append([next]) {
+                    Ok(_) => batches += 1,
+                    Err(AppendError::Backpressure) => {}
+                    Err(refused) => break refused,
+                }
+            };
+            assert!(matches!(refused, AppendError::NoSpace), "{refused:?}");
+            partition.wait_synced(partition.offsets().log_end).await.unwrap();
+            tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+            let space = tidelog_runtime::Disk::space(&context.disk, Path::new("/data")).await.unwrap();
+            assert!(space.free >= FLOOR_BYTES, "{} of {FLOOR_BYTES} bytes are free", space.free);
+            // Not refused long before either: the journal takes half a mebibyte, and each byte is counted twice for moments.
+            assert!(space.free <= 4 * FLOOR_BYTES, "{} of {FLOOR_BYTES} bytes are free", space.free);
+            assert!(batches > 300, "{batches} batches in {:?}", begun.elapsed());
+            assert!(log.status().failure.is_none());
+        },
+    );
+}
+
+#[test]
+fn a_disk_that_stays_full_refuses_appends_and_is_told_a_few_times_a_minute() {
+    on_disk(
+        |context| context.disk.clone(),
+        |context, supervisor| async move {
+            let (log, _) = open(&context, &context.disk, &supervisor, small_config()).await.unwrap();
+            let partition = log.create(place(1, 0), small_partition(), Offset::ZERO).await.unwrap();
+            // A quota: the file system says that there is space.
+            context
+                .disk
+                .inject(Fault::on(OperationKind::Write, FaultEffect::ENOSPC).where_path_ends("00.log"));
+            append(&partition, 0, 1, 100);
+            let (mut refused, mut taken) = (0, 0);
+            for _ in 0..600 {
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                match partition.append([batch(partition.offsets().log_end, 0, 0, 1, 10, 0)]) {
+                    Err(AppendError::NoSpace) => refused += 1,
+                    Ok(_) => taken += 1,
+                    Err(other) => panic!("{other}"),
+                }
+            }
+            assert!(refused > 500 && taken < 100, "{refused} refused, {taken} taken");
+            context.disk.clear_faults();
+            tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+            assert!(log.status().free_space_ok && log.status().unwritten_bytes == 0);
+            let end = partition.offsets().log_end;
+            partition.append([batch(end, 0, 0, 1, 10, 0)]).unwrap();
+            partition.wait_synced(end.next()).await.unwrap();
+        },
+    );
+}
+
+#[test]
+fn a_sync_that_ended_is_told_while_the_next_round_waits_for_its_file() {
+    on_disk(
+        |context| context.disk.clone(),
+        |context, supervisor| async move {
+            let (log, _) = open(&context, &context.disk, &supervisor, small_config()).await.unwrap();
+            let partition = log.create(place(1, 0), small_partition(), Offset::ZERO).await.unwrap();
+            append(&partition, 0, 1, 100);
+            partition.wait_synced(offset(2)).await.unwrap();
+            let slow = FaultEffect::Slow(std::time::Duration::from_secs(60));
+            context.disk.inject(Fault::on(OperationKind::Allocate, slow));
+            // Rounds of a block each, until no file is left; 16 blocks are in one.
+            let mut told = 0;
+            loop {
+                let end = partition.offsets().log_end;
+                append(&partition, 0, 1, 3000);
+                tokio::time::sleep(std::time::Duration::from_millis(40)).await;
+                let offsets = partition.offsets();
+                if offsets.synced_end == end {
+                    assert_eq!(
+                        offsets.written_end, end,
+                        "the last append waits for its file, and nothing else does"
+                    );
+                    break;
+                }
+                told += 1;
+            }
+            assert!((15..=48).contains(&told), "{told} rounds until no file was left");
+            partition.wait_synced(partition.offsets().log_end).await.unwrap();
+            drop(log);
+        },
+    );
+}
+
+#[test]
+fn a_journal_in_steady_use_fills_no_file_anew() {
+    on_disk(
+        |context| context.disk.clone(),
+        |context, supervisor| async move {
+            let mut config = small_config();
+            config.journal_bytes_max = ByteSize::mib(1);
+            let (log, _) = open(&context, &context.disk, &supervisor, config).await.unwrap();
+            let mut settings = small_partition();
+            settings.segment_bytes = ByteSize::mib(1);
+            let partition = log.create(place(1, 0), settings, Offset::ZERO).await.unwrap();
+            let made = || {
+                let trace = context.disk.trace();
+                trace.iter().filter(|line| line.contains("Allocate") && line.contains(".journal")).count()
+            };
+            fill(&log, &partition, 0, 500, 1500).await;
+            let warm = made();
+            assert!(warm >= 4, "{warm}");
+            fill(&log, &partition, 0, 1500, 1500).await;
+            assert_eq!(made(), warm, "4 MiB in files of 64 KiB, each of which was used before");
+        },
+    );
+}
