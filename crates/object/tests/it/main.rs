@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 mod cache;
+mod cache_sizes;
 mod contract;
 mod faults;
+mod plain_admin;
 mod proxy;
 mod real_server;
 mod stand_in;
