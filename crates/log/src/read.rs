@@ -394,12 +394,10 @@ async fn first_candidate(
             continue;
         }
         let found = with_intervals(engine, segment, |intervals, _| {
-            let ends = intervals.iter().skip(1).map(|next| next.offset).chain([end]);
-            intervals
-                .iter()
-                .zip(ends)
-                .find(|(interval, end)| *end > from && interval.max_timestamp.is_some_and(|max| max >= time))
-                .map(|(interval, _)| interval.offset)
+            // Each has the largest timestamp up to its end: they never fall, whatever the records' own do.
+            let late = intervals.partition_point(|interval| interval.max_timestamp < Some(time));
+            let above = intervals.partition_point(|interval| interval.offset <= from).saturating_sub(1);
+            intervals.get(late.max(above)).map(|interval| interval.offset)
         })
         .await;
         match found {
@@ -509,6 +507,7 @@ pub(crate) async fn max_timestamp_batch(
             at = end;
             continue;
         }
+        at = largest_from(engine, partition, at, range.end).await;
         let read = read(engine, partition, at, SCAN_BYTES, Offset::MAX, true).await?;
         if read.next <= at {
             break;
@@ -526,6 +525,24 @@ pub(crate) async fn max_timestamp_batch(
         at = read.next;
     }
     Ok(best.map(|(_, bytes)| bytes))
+}
+
+/// Where the first batch with the largest timestamp of the segment at `at` may be, if that lies ahead and the whole segment
+/// below `end`: what is before it is earlier. `at` itself where nothing can be told.
+async fn largest_from(engine: &Engine, partition: &Partition, at: Offset, end: Offset) -> Offset {
+    let segments = partition.segments.load_full();
+    let index = segments.partition_point(|segment| segment.base <= at).checked_sub(1);
+    let Some(segment) = index.and_then(|index| segments.get(index)) else { return at };
+    if segment.content().end > end || segment.content().end <= at {
+        return at;
+    }
+    let first = with_intervals(engine, segment, |intervals, _| {
+        let largest = intervals.last().and_then(|last| last.max_timestamp);
+        let first = intervals.partition_point(|interval| interval.max_timestamp < largest);
+        intervals.get(first).map(|interval| interval.offset)
+    });
+    // What is wrong with the segment the read will say.
+    first.await.ok().flatten().map_or(at, |offset| offset.max(at))
 }
 
 /// See [`crate::PartitionLog::batch_headers`].

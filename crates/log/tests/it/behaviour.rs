@@ -231,6 +231,96 @@ fn times_are_found_in_segments_and_in_memory() {
 }
 
 #[test]
+fn look_ups_by_time_are_exact_where_times_fall_back_by_333_days() {
+    with_partition(|context, log, partition| async move {
+        const DAY: u64 = 24 * 3_600_000;
+        // A day rises in minutes; then the next of the year before begins; each time is there twice.
+        let time = |index: u64| (1_000 - 333 * (index / 12)) * DAY + index % 12 / 2 * 60_000;
+        let mut times = Vec::new();
+        for index in 0..36 {
+            log.append_room().await;
+            let base = partition.offsets().log_end;
+            partition.append([batch(base, 0, time(index), 2, 500, index)]).unwrap();
+            times.push((base, time(index) + 1));
+        }
+        partition.wait_synced(partition.offsets().log_end).await.unwrap();
+        log.close().await.unwrap();
+        let registry = tidelog_runtime::Registry::new();
+        let supervisor = tidelog_runtime::Supervisor::for_test();
+        let (log, found) =
+            crate::support::open_measured(&context, &context.disk, &supervisor, small_config(), &registry)
+                .await
+                .unwrap();
+        let partition = found[0].log.clone();
+        assert!(partition.segments().len() >= 4, "{:?}", partition.segments());
+        // The last two are in memory alone.
+        for index in 36..38 {
+            let base = partition.offsets().log_end;
+            partition.append([batch(base, 0, time(index), 2, 500, index)]).unwrap();
+            times.push((base, time(index) + 1));
+        }
+        let base_of = |bytes: Bytes| Offset::new(u64::from_be_bytes(bytes[..8].try_into().unwrap())).unwrap();
+        for (from, _) in &times {
+            for (_, wanted) in &times {
+                for wanted in [wanted - 1, *wanted, wanted + 1] {
+                    let wanted = Timestamp::from_millis(wanted);
+                    let expected = times
+                        .iter()
+                        .find(|(base, max)| base >= from && Timestamp::from_millis(*max) >= wanted)
+                        .map(|(base, _)| *base);
+                    let found = partition.first_batch_at_or_after(wanted, *from).await.unwrap();
+                    assert_eq!(found.map(base_of), expected, "{wanted} from {from}");
+                }
+            }
+            for (end, _) in times.iter().filter(|(end, _)| end > from) {
+                let part = || times.iter().filter(|(base, _)| base >= from && base < end);
+                let largest = part().map(|(_, max)| *max).max().unwrap();
+                let expected = part().find(|(_, max)| *max == largest).map(|(base, _)| *base);
+                let range = OffsetRange { base: *from, end: *end };
+                let found = partition.max_timestamp_batch(range).await.unwrap();
+                assert_eq!(found.map(base_of), expected, "{range:?}");
+            }
+        }
+        log.close().await.unwrap();
+    });
+}
+
+#[test]
+fn the_largest_timestamp_of_a_segment_is_found_without_reading_all_of_it() {
+    with_partition(|context, log, partition| async move {
+        let mut settings = small_partition();
+        settings.segment_bytes = tidelog_types::ByteSize::mib(8);
+        partition.set_config(settings);
+        for index in 0..3_000 {
+            log.append_room().await;
+            let time = if index == 2_900 { 9_000_000 } else { index };
+            let next = batch(partition.offsets().log_end, 0, time, 1, 2000, index);
+            partition.append([next]).unwrap();
+        }
+        log.close().await.unwrap();
+        let registry = tidelog_runtime::Registry::new();
+        let supervisor = tidelog_runtime::Supervisor::for_test();
+        let (log, found) =
+            crate::support::open_measured(&context, &context.disk, &supervisor, small_config(), &registry)
+                .await
+                .unwrap();
+        let partition = &found[0].log;
+        let read = || {
+            let metrics = registry.encode();
+            let line = metrics.lines().find(|line| line.starts_with("log_disk_read_bytes_total ")).unwrap();
+            line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()
+        };
+        // The replay of producers read it all.
+        let before = read();
+        let range = OffsetRange { base: offset(0), end: offset(3_000) };
+        let largest = partition.max_timestamp_batch(range).await.unwrap().unwrap();
+        assert_eq!(largest[..8], 2_900_u64.to_be_bytes());
+        assert!(read() - before < 1_100_000, "{} bytes of 6 MB were read", read() - before);
+        log.close().await.unwrap();
+    });
+}
+
+#[test]
 fn truncation_cuts_whole_batches_in_memory_and_on_disk() {
     with_partition(|_, log, partition| async move {
         append(&partition, 0, 10, 1000);
