@@ -285,6 +285,11 @@ impl Controller {
         if let Err(why) = self.inner.raft.shutdown().await {
             tracing::warn!(error = %why, "raft did not end well");
         }
+        match tokio::time::timeout(SHUTDOWN_DEADLINE, self.inner.log.mark_synced()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(why)) => tracing::debug!(error = %why, "the controller's log is not marked as synced"),
+            Err(_) => tracing::warn!("the controller's disk did not take the last mark in time"),
+        }
     }
 }
 
@@ -476,6 +481,9 @@ impl Inner {
                 _ => {}
             }
             was_short = short.is_some();
+            if let Err(why) = self.log.mark_synced().await {
+                tracing::debug!(error = %why, "the controller's log is not marked as synced");
+            }
             if was_short {
                 self.shorten_log().await;
                 self.clock.sleep(ROOM_RETRY).await;

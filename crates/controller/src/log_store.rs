@@ -256,6 +256,21 @@ impl LogStore {
         ahead.and(spare)
     }
 
+    /// Writes a record that says that everything before it is synced, where none does: so rot in the last round is told
+    /// from a torn tail at the next start. It repeats the vote, which changes nothing.
+    pub(crate) async fn mark_synced(&self) -> io::Result<()> {
+        let Some(vote) = self.memory().vote else { return Ok(()) };
+        let mut writer = self.shared.writer.lock().await;
+        // Not for a mark: on a full disk room is for others.
+        if writer.is_marked() || writer.room() < limits::RAFT_LOG_OWN_BYTES / 2 {
+            return Ok(());
+        }
+        writer.round(&[Record::Vote(vote)]).await?;
+        writer.set_marked();
+        self.shared.room.set(writer.room());
+        Ok(())
+    }
+
     /// Completes once [`LogStore::prepare`] has something to do.
     pub(crate) async fn room_taken(&self) {
         self.shared.room.taken().await;

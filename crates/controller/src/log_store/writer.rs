@@ -42,6 +42,8 @@ pub(super) struct Writer {
     allocated: u64,
     /// Bytes of the image that the file began with.
     image_bytes: u64,
+    /// The position behind the last record that changed nothing but said what is synced.
+    marked: u64,
     spare: Spare,
     /// Why nothing more may be written; also set while a round is under way, so that one that was dropped stays so.
     failed: Option<String>,
@@ -101,6 +103,7 @@ impl Writer {
             position: new.end,
             allocated: new.allocated,
             image_bytes: new.end,
+            marked: new.end,
             spare,
             failed: None,
         })
@@ -132,6 +135,7 @@ impl Writer {
             position: recovered.end,
             allocated: allocated.max(recovered.end),
             image_bytes: recovered.image_end,
+            marked: 0,
             spare: if found { Spare::Used } else { Spare::Missing },
             failed: None,
         })
@@ -147,6 +151,16 @@ impl Writer {
     /// Closes the log for good.
     pub(super) fn fail(&mut self, why: &str) {
         self.failed = Some(why.to_owned());
+    }
+
+    /// Whether everything written is known synced by what is in the file.
+    pub(super) fn is_marked(&self) -> bool {
+        self.marked == self.position
+    }
+
+    /// The last round was a mark.
+    pub(super) fn set_marked(&mut self) {
+        self.marked = self.position;
     }
 
     /// What is left in the file.
@@ -271,7 +285,7 @@ impl Writer {
         let former = std::mem::replace(&mut self.path, new.path);
         self.file = new.file;
         (self.number, self.position, self.allocated) = (number, new.end, new.allocated);
-        self.image_bytes = new.end;
+        (self.image_bytes, self.marked) = (new.end, new.end);
         self.spare = match self.disk.rename(&former, &self.directory.join(SPARE)).await {
             Ok(()) => Spare::Used,
             Err(why) => {

@@ -226,6 +226,43 @@ fn a_directory_that_lost_its_log_or_its_identity_is_refused() {
     });
 }
 
+/// One flipped bit anywhere in what a stopped controller wrote refuses the start, or is in bytes that mean nothing: what was
+/// acknowledged never goes missing silently, the last round included.
+#[test]
+fn one_flipped_bit_is_never_a_silent_loss() {
+    tidelog_sim::run(9, |context| async move {
+        let small = ControllerConfig { snapshot_entries: 5, ..config() };
+        let controller = start_on(&context, &context.disk, small.clone()).await.unwrap();
+        done(&controller, register_broker()).await;
+        for number in 0..8 {
+            done(&controller, create_topic(number)).await;
+        }
+        let before = topics(&controller.image());
+        controller.shutdown().await;
+        let stopped = context.disk.kill();
+        let (mut refused, mut harmless) = (0, 0);
+        for path in stopped.paths().into_iter().filter(|path| !path.to_str().unwrap().ends_with("-spare")) {
+            let content = stopped.contents(&path).unwrap();
+            let used = content.len() - content.iter().rev().take_while(|byte| **byte == 0).count();
+            for position in (0..used).step_by(37).chain(used.saturating_sub(120)..used) {
+                let damaged = stopped.kill();
+                let position = u64::try_from(position).unwrap();
+                damaged.flip_bit(&path, position, u32::try_from(position % 8).unwrap()).unwrap();
+                match start_on(&context, &damaged, small.clone()).await {
+                    Err(StartError::Store(StoreError::Damaged { .. })) => refused += 1,
+                    Err(why) => panic!("{}: {position}: {why}", path.display()),
+                    Ok(controller) => {
+                        assert_eq!(topics(&controller.image()), before, "{}: {position}", path.display());
+                        controller.shutdown().await;
+                        harmless += 1;
+                    }
+                }
+            }
+        }
+        assert!(refused > 50 && harmless > 0, "{refused} refused, {harmless} harmless");
+    });
+}
+
 /// A disk that fails a sync ends the controller; what it had acknowledged is there at the next start.
 #[test]
 fn a_failed_sync_stops_the_controller() {
