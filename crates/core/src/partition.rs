@@ -86,6 +86,8 @@ pub struct Moved {
     pub written: bool,
     /// Unsynced records reached `flush.messages`: a sync is due.
     pub sync_due: bool,
+    /// A leader epoch began.
+    pub epoch: bool,
 }
 
 impl Moved {
@@ -219,13 +221,13 @@ impl PartitionState {
             .checked_add(u64::from(batch.last_offset_delta))
             .expect("decide keeps offsets in their space");
         self.log_end = last.next();
-        self.note_epoch(base);
+        let epoch = self.note_epoch(base);
         let completed =
             batch.producer.as_ref().and_then(|producer| self.producers.record(producer, base, now));
         let unsynced = self.log_end.distance_from(self.synced_end);
         let sync_due = self.flush.messages.is_some_and(|messages| unsynced >= messages);
         self.assert_order();
-        (Moved { sync_due, ..Moved::default() }, completed)
+        (Moved { sync_due, epoch, ..Moved::default() }, completed)
     }
 
     /// Everything below `end` is in the journal.
@@ -379,11 +381,14 @@ impl PartitionState {
         moved
     }
 
-    fn note_epoch(&mut self, base: Offset) {
+    /// Answers whether the epoch is new to the log.
+    fn note_epoch(&mut self, base: Offset) -> bool {
         let epoch = self.leader_epoch;
-        if self.epochs.last().is_none_or(|last| last.epoch < epoch) {
+        let new = self.epochs.last().is_none_or(|last| last.epoch < epoch);
+        if new {
             self.epochs = self.epochs.iter().copied().chain([EpochStart { epoch, start: base }]).collect();
         }
+        new
     }
 
     /// Kafka's `truncateFromStart`: the epoch that holds `to` begins there, older ones are forgotten.

@@ -188,9 +188,12 @@ impl Partition {
         })?;
         let (moved, _ended) = locked.state.appended(&prepared.facts, base, prepared.now);
         let ack = self.ack(&mut locked, last.next(), request.acks);
-        let consequences = self.publish(&mut locked, moved);
+        // Readers learn of the new end when the journal has it: before, they may see nothing of it.
+        let consequences = moved.epoch.then(|| self.publish(&mut locked, moved));
         drop(locked);
-        self.settle(consequences);
+        if let Some(consequences) = consequences {
+            self.settle(consequences);
+        }
         if moved.sync_due || (all && settings.flush.visibility == tidelog_core::partition::Visibility::Synced)
         {
             self.log.request_sync();

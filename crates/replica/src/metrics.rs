@@ -16,6 +16,7 @@ pub struct ReplicaMetrics {
     pub replanned_reads: Counter,
     pub cold_fallback_reads: Counter,
     pub expired_producers: Counter,
+    pub lost_producer_states: Counter,
     pub deleted_by_retention_bytes: Counter,
     pub partitions: Gauge,
     pub failed_partitions: Gauge,
@@ -54,6 +55,10 @@ impl ReplicaMetrics {
             expired_producers: counter(
                 "replica_expired_producers_total",
                 "Producers forgotten after their silence.",
+            ),
+            lost_producer_states: counter(
+                "replica_lost_producer_states_total",
+                "Partitions whose producers were known from the local log alone at a start.",
             ),
             deleted_by_retention_bytes: counter(
                 "replica_deleted_by_retention_bytes_total",

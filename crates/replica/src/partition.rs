@@ -253,11 +253,9 @@ impl Locked {
 }
 
 fn take_due(acks: &mut Acks, reached: Offset, consequences: &mut Consequences) {
-    while acks.front().is_some_and(|(end, _)| *end <= reached) {
-        if let Some((_, sender)) = acks.pop_front() {
-            consequences.answers.push((sender, Ok(())));
-        }
-    }
+    let due = acks.partition_point(|(end, _)| *end <= reached);
+    consequences.answers.reserve_exact(due);
+    consequences.answers.extend(acks.drain(..due).map(|(_, sender)| (sender, Ok(()))));
 }
 
 /// One partition of this node, for everybody else: a cheap clone.

@@ -7,6 +7,7 @@ use tidelog_core::{
     cluster::{Command, Outcome},
     partition::{EpochStart, Moved},
     producers::Producers,
+    upload::LocalSegment,
 };
 use tidelog_format::batch::BatchHeader;
 use tidelog_log::{LogFailure, ReadError as LogReadError, SegmentSummary};
@@ -56,6 +57,19 @@ impl PartitionHandle {
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentSummary> {
         self.inner.log.segments()
+    }
+
+    /// The local segments as the planners see them, oldest first.
+    #[must_use]
+    pub fn local_segments(&self) -> Vec<LocalSegment> {
+        let segments = self.segments().into_iter().map(|segment| LocalSegment {
+            range: segment.range,
+            bytes: segment.bytes,
+            sealed: segment.sealed,
+            max_timestamp: segment.max_timestamp,
+            created: segment.created,
+        });
+        segments.collect()
     }
 
     /// How far it could be uploaded now; `None` where this node does not lead it or it is not tiered.

@@ -108,13 +108,7 @@ impl Standing {
         let place = handle.place();
         let image = Arc::clone(metadata.partition(&place)?);
         let snapshot = handle.snapshot();
-        let segments = handle.segments().into_iter().map(|segment| LocalSegment {
-            range: segment.range,
-            bytes: segment.bytes,
-            sealed: segment.sealed,
-            max_timestamp: segment.max_timestamp,
-            created: segment.created,
-        });
+        let segments = handle.local_segments().into_iter();
         let leads = snapshot.leading && snapshot.leader_epoch == image.leader_epoch && image.leader.is_some();
         Some(Self {
             place,

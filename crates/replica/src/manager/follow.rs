@@ -1,16 +1,16 @@
 //! From images of the cluster's metadata to partitions on disk.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use futures::{StreamExt, stream};
 use tidelog_core::{
     cluster::{MetadataImage, PartitionImage, TopicImage},
     partition::{EpochStart, PartitionState, RecoveredLog},
-    producers::Producers,
+    producers::{ProducerLimits, Producers},
     topic_config::BrokerSettings,
 };
 use tidelog_format::batch::BatchHeader;
-use tidelog_log::{CreateError, LogFailure, PartitionLog, RecoveredPartition};
+use tidelog_log::{CreateError, LogFailure, PartitionLog, ReadError as LogReadError, RecoveredPartition};
 use tidelog_types::{Offset, OffsetRange, TopicPartition, limits};
 use tracing::{error, info, warn};
 
@@ -210,9 +210,10 @@ impl ReplicaManager {
             );
             log.reset(first).await?;
             started.reset += 1;
-            Producers::new(settings.producers)
+            self.warn_of_lost_producers(placed, &found, "the local log began anew");
+            Ok(Producers::new(settings.producers))
         } else {
-            self.recover_producers(placed, &settings, &found)
+            self.recover_producers(placed, &settings, &found).await
         };
         if let Some(why) = &found.report.fenced {
             error!(partition = %placed.place, topic = %placed.topic.name, why = %why, "recovery found a damaged log");
@@ -224,37 +225,62 @@ impl ReplicaManager {
         if let Some(why) = lost_for_good(&found.report.lost, floor) {
             log.fence(&why).await?;
         }
-        Ok(self.assemble(placed, broker, settings, log, producers))
+        let (producers, unknown) = match producers {
+            Ok(producers) => (producers, None),
+            Err(error) => (Producers::new(settings.producers), Some(error)),
+        };
+        let handle = self.assemble(placed, broker, settings, log, producers);
+        if let Some(error) = unknown {
+            error!(partition = %placed.place, topic = %placed.topic.name, %error, "takes no appends: its producers are not known");
+            self.shared.metrics.failed_partitions.add(1);
+            handle.inner.fail(&format!("its producers are not known: {error}"), false);
+        }
+        Ok(handle)
     }
 
-    /// The producers' state: the newest stored one, and every batch after it. Producers count as heard of now.
-    fn recover_producers(
+    /// The producers' state: the newest stored one that can be read, and every batch after it; without one, every batch of
+    /// the local log. Producers count as heard of now.
+    ///
+    /// # Errors
+    /// Batches that are here cannot be read: retries of them would be taken for new records.
+    async fn recover_producers(
         &self,
         placed: &Placed<'_>,
         settings: &PartitionSettings,
         found: &RecoveredPartition,
-    ) -> Producers {
+    ) -> Result<Producers, LogReadError> {
         let now = self.shared.clock.wall();
-        let stored = found.producer_snapshot.as_ref().and_then(|(at, bytes)| {
-            match producers_form::decode(bytes, settings.producers) {
-                // An empty snapshot of another end would make every later batch look replayed.
-                Ok((end, producers)) if end == *at => Some((end, producers)),
-                Ok((end, _)) => {
-                    error!(partition = %placed.place, stored = %end, expected = %at, "a producer snapshot is of another end");
-                    None
-                }
-                Err(error) => {
-                    error!(partition = %placed.place, %error, "a producer snapshot cannot be read");
-                    None
-                }
+        let stored = found
+            .producer_snapshot
+            .as_ref()
+            .map(|(at, bytes)| stored_producers(*at, bytes, settings.producers));
+        let (from, mut producers, replay) = match stored {
+            Some(Ok((from, producers))) => (from, producers, Cow::Borrowed(&found.replay)),
+            Some(Err(why)) => {
+                self.warn_of_lost_producers(placed, found, &why);
+                let local = Cow::Owned(found.log.batch_headers(Offset::ZERO).await?);
+                (Offset::ZERO, Producers::new(settings.producers), local)
             }
-        });
-        let (from, mut producers) =
-            stored.unwrap_or_else(|| (Offset::ZERO, Producers::new(settings.producers)));
-        for header in &found.replay {
+            None => {
+                if found.log.offsets().local_log_start > placed.image.log_start {
+                    self.warn_of_lost_producers(placed, found, "no producer snapshot can be read");
+                }
+                (Offset::ZERO, Producers::new(settings.producers), Cow::Borrowed(&found.replay))
+            }
+        };
+        for header in replay.iter() {
             producers_form::replay(&mut producers, &BatchHeader::from_bytes(*header), from, now);
         }
-        producers
+        Ok(producers)
+    }
+
+    fn warn_of_lost_producers(&self, placed: &Placed<'_>, found: &RecoveredPartition, why: &str) {
+        let (lost_from, lost_to) = (placed.image.log_start, found.log.offsets().local_log_start);
+        self.shared.metrics.lost_producer_states.inc();
+        warn!(
+            partition = %placed.place, topic = %placed.topic.name, %lost_from, %lost_to, why,
+            "producers are known from the local log alone: a retry of a batch below its start would be appended again"
+        );
     }
 
     fn assemble(
@@ -346,6 +372,19 @@ impl ReplicaManager {
     }
 }
 
+/// A stored state of producers, which must be the one at `at`. Empty bytes say that there were none.
+fn stored_producers(at: Offset, bytes: &[u8], limits: ProducerLimits) -> Result<(Offset, Producers), String> {
+    if bytes.is_empty() {
+        return Ok((at, Producers::new(limits)));
+    }
+    match producers_form::decode(bytes, limits) {
+        Ok((end, producers)) if end == at => Ok((at, producers)),
+        // One of another end would make every batch in between look replayed, or missing.
+        Ok((end, _)) => Err(format!("the producer snapshot at {at} is of {end}")),
+        Err(error) => Err(format!("the producer snapshot at {at} cannot be read: {error}")),
+    }
+}
+
 /// Where a local log without records begins: what is below belongs to the bucket.
 fn first_local_offset(image: &PartitionImage) -> Offset {
     if image.tiered { image.log_start.max(image.manifest.tiered_end) } else { image.log_start }
@@ -356,7 +395,10 @@ fn first_local_offset(image: &PartitionImage) -> Offset {
 fn lost_for_good(lost: &[OffsetRange], floor: Offset) -> Option<String> {
     let range = lost.iter().find(|range| range.end > floor)?;
     let base = range.base.max(floor);
-    Some(format!("the segment at {} is lost, and records in [{base}, {}) are nowhere else", range.base, range.end))
+    Some(format!(
+        "the segment at {} is lost, and records in [{base}, {}) are nowhere else",
+        range.base, range.end
+    ))
 }
 
 /// The log start offset, from what the cluster and the local log say. A local log that was begun anew where the bucket ends
@@ -409,6 +451,18 @@ mod tests {
         let why = "the segment at 30 is lost, and records in [35, 40) are nowhere else";
         assert_eq!(lost_for_good(&lost, offset(35)).as_deref(), Some(why));
         assert_eq!(lost_for_good(&[], offset(0)), None);
+    }
+
+    #[test]
+    fn a_stored_state_of_producers_is_the_one_at_its_offset_or_none() {
+        let (at, limits) = (Offset::new(7).unwrap(), ProducerLimits::default());
+        let none = Producers::new(limits);
+        let stored = producers_form::encode(&none, at);
+        assert_eq!(stored_producers(at, &stored, limits).unwrap(), (at, none.clone()));
+        assert_eq!(stored_producers(at, b"", limits).unwrap(), (at, none), "there were none");
+        let refused = stored_producers(Offset::new(8).unwrap(), &stored, limits).unwrap_err();
+        assert_eq!(refused, "the producer snapshot at 8 is of 7");
+        assert!(stored_producers(at, &stored[1..], limits).unwrap_err().contains("cannot be read"));
     }
 
     #[test]
