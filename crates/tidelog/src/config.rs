@@ -10,7 +10,11 @@ mod file;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, fmt, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+};
 
 use tidelog_core::topic_config::{BrokerSettings, check_broker_value};
 use tidelog_object::{ChecksumMode, StoreUrl};
@@ -25,6 +29,8 @@ pub const LISTEN_DEFAULT: &str = "127.0.0.1:9092";
 pub const ADMIN_LISTEN_DEFAULT: &str = "127.0.0.1:9644";
 /// The data directory of a node without configuration.
 pub const DATA_DIR_DEFAULT: &str = "./tidelog-data";
+/// The folder of the data directory that is the bucket of a node without `--store`.
+pub(crate) const EMBEDDED_BUCKET: &str = "bucket";
 /// The name of the one listener that a flag makes.
 const LISTENER_NAME_DEFAULT: &str = "PLAINTEXT";
 /// The most listeners of a node: one for each network that reaches it.
@@ -205,6 +211,11 @@ impl NodeConfig {
         if data_dir.as_os_str().is_empty() {
             wrong.push("data_dir: it is empty: name a folder".to_owned());
         }
+        if let Some(folder) = store.as_ref().and_then(StoreUrl::folder)
+            && let Err(error) = check_folders(&data_dir, folder)
+        {
+            wrong.push(format!("store: {error}"));
+        }
         describe_itself(&mut settings, node_id, file.rack.as_deref(), &listeners);
         Some(Self {
             node_id: BrokerId(node_id),
@@ -229,6 +240,24 @@ pub(crate) fn check_endpoint(endpoint: &str) -> Result<(), String> {
     is_good.then_some(()).ok_or_else(|| {
         let shown: String = endpoint.chars().take(256).collect();
         format!("`{shown}` is no address of a store: write http://host:port or https://host")
+    })
+}
+
+/// Checks that a bucket in a folder and the node's own files keep out of each other's way.
+fn check_folders(data_dir: &Path, store: &Path) -> Result<(), String> {
+    // The path as it is written: of a folder that is yet to be made no more is known.
+    let Ok(data_dir) = std::path::absolute(data_dir) else { return Ok(()) };
+    let is_apart = match store.strip_prefix(&data_dir) {
+        Ok(below) => below.starts_with(EMBEDDED_BUCKET),
+        Err(_) => !data_dir.starts_with(store),
+    };
+    is_apart.then_some(()).ok_or_else(|| {
+        format!(
+            "the folder {} and the data directory {} lie in each other: keep them apart, or leave the store out for a bucket in \
+             the data directory",
+            store.display(),
+            data_dir.display()
+        )
     })
 }
 

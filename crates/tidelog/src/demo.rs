@@ -99,7 +99,6 @@ struct Report {
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
-    take_folder(&options.data_dir)?;
     let default = |fixed: &str| if options.exit { "127.0.0.1:0".to_owned() } else { fixed.to_owned() };
     let overrides = Overrides {
         data_dir: Some(options.data_dir.clone()),
@@ -111,6 +110,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         ..Overrides::default()
     };
     let config = NodeConfig::load(None, std::iter::empty(), overrides)?;
+    take_folder(&options.data_dir)?;
     telemetry::start_quiet();
     let runtimes = Runtimes::start(RuntimesConfig::default()).context("start threads")?;
     let back = runtimes.back().clone();

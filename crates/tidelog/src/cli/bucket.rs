@@ -1,6 +1,6 @@
 //! `tidelog bucket`.
 
-use std::{process::ExitCode, sync::Arc};
+use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
@@ -12,6 +12,9 @@ use tidelog_runtime::{Registry, SystemClock, SystemRng};
 
 use super::{Table, print_json};
 use crate::config::check_endpoint;
+
+/// How long a request is tried again: a person waits, and can ask again.
+const PATIENCE: Duration = Duration::from_secs(8);
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
@@ -55,7 +58,12 @@ fn endpoint(text: &str) -> Result<String, String> {
 impl Store {
     fn options(&self) -> StoreOptions {
         let endpoint = self.store_endpoint.clone().filter(|endpoint| !endpoint.is_empty());
-        StoreOptions { endpoint, checksum: self.store_checksum, ..StoreOptions::default() }
+        StoreOptions {
+            endpoint,
+            checksum: self.store_checksum,
+            retry_deadline: PATIENCE,
+            ..StoreOptions::default()
+        }
     }
 }
 

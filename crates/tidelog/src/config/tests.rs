@@ -130,6 +130,25 @@ fn a_wrong_file_hides_nothing_else_that_is_wrong() {
 }
 
 #[test]
+fn a_bucket_in_a_folder_keeps_out_of_the_data_directory() {
+    let with = |store: &str| {
+        let flags = Overrides {
+            data_dir: Some("/var/node".into()),
+            store: Some(store.to_owned()),
+            ..Overrides::default()
+        };
+        load("", &[], flags)
+    };
+    for good in ["file:///var/bucket", "file:///var/node/bucket", "file:///var/node-2", "memory://"] {
+        assert!(with(good).is_ok(), "{good}");
+    }
+    for bad in ["file:///var/node", "file:///var/node/journal", "file:///var", "file:///"] {
+        let WrongSettings(wrong) = with(bad).unwrap_err();
+        assert!(wrong.len() == 1 && wrong[0].contains("lie in each other"), "{bad}: {wrong:?}");
+    }
+}
+
+#[test]
 fn an_endpoint_has_a_scheme_and_a_host() {
     for good in ["http://127.0.0.1:9000", "https://minio.example/", "http://[::1]:9000"] {
         assert_eq!(check_endpoint(good), Ok(()));

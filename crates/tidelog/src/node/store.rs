@@ -18,7 +18,7 @@ use tidelog_types::{BrokerIncarnation, ByteSize, ClusterId, TopicName};
 use tokio::sync::watch;
 
 use super::{parts::Parts, refusal};
-use crate::config::NodeConfig;
+use crate::config::{EMBEDDED_BUCKET, NodeConfig};
 
 /// How long a start waits for a store that only is busy: after that the node serves what is hot, and goes on asking.
 const CLAIM_WAIT: Duration = Duration::from_secs(5);
@@ -314,7 +314,7 @@ pub(crate) fn check_cache_bytes(bytes: u64) -> Result<(), FoyerConfigError> {
 
 /// The bucket of a node without `--store`: a folder of its data directory.
 fn embedded(data_dir: &Path) -> Result<StoreUrl> {
-    let folder = std::path::absolute(data_dir)?.join("bucket");
+    let folder = std::path::absolute(data_dir)?.join(EMBEDDED_BUCKET);
     let url = format!("file://{}", folder.display());
     url.parse().with_context(|| format!("{url}: give a bucket with --store"))
 }

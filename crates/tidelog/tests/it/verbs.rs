@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::process::{Folder, Node, PATIENCE, Process, run, serve, tidelog, wait_for};
+use crate::process::{Folder, Node, PATIENCE, Process, run, run_command, serve, tidelog, wait_for};
 
 async fn node(folder: &Folder) -> Node {
     Node::start(serve(&folder.path("data"), &[])).await
@@ -126,6 +126,43 @@ async fn a_verb_at_the_wrong_port_says_so() {
     let unknown = run(&["tier", "segments", "nowhere", "--admin", &node.admin()]).await;
     assert_eq!((unknown.code, unknown.errors.as_str()), (Some(1), "error: topic `nowhere` does not exist\n"));
     assert_eq!(node.stop().await.code, Some(0));
+}
+
+#[tokio::test]
+async fn a_demo_takes_no_folder_that_is_not_its_own() {
+    let folder = Folder::new();
+    let data = folder.path("data");
+    assert_eq!(Node::start(serve(&data, &[])).await.stop().await.code, Some(0));
+    let refused = run(&["demo", "--exit", "--json", "--data-dir", data.to_str().unwrap()]).await;
+    assert_eq!(refused.code, Some(1));
+    let document: Value = serde_json::from_str(&refused.output).unwrap();
+    assert!(document["error"].as_str().unwrap().contains("holds files that no demo made"), "{document}");
+    let fresh = folder.path("fresh");
+    let wrong = run(&["demo", "--exit", "--listen", "nowhere", "--data-dir", fresh.to_str().unwrap()]).await;
+    assert_eq!(wrong.code, Some(1));
+    assert!(!fresh.exists(), "nothing was touched");
+}
+
+#[tokio::test]
+async fn a_store_that_is_away_is_told_by_a_check_in_seconds() {
+    let mut command = tidelog(&[
+        "bucket",
+        "check",
+        "--json",
+        "--store",
+        "s3://b",
+        "--store-endpoint",
+        "http://127.0.0.1:1",
+    ]);
+    command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", "secret");
+    let failed = run_command(command).await;
+    assert_eq!(failed.code, Some(1), "{}", failed.errors);
+    let report: Value = serde_json::from_str(&failed.output).unwrap();
+    assert_eq!(
+        report["checks"][0]["status"].as_str().map(str::to_ascii_lowercase).as_deref(),
+        Some("failed"),
+        "{report}"
+    );
 }
 
 #[tokio::test]
