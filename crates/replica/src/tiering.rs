@@ -1,6 +1,6 @@
 //! What background work may do with a partition: read for uploads, move log starts, seal idle segments.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tidelog_core::{
@@ -12,7 +12,7 @@ use tidelog_core::{
 use tidelog_format::batch::BatchHeader;
 use tidelog_log::{LogFailure, ReadError as LogReadError, SegmentSummary};
 use tidelog_types::{LeaderEpoch, Offset, OffsetRange, limits::BATCH_HEADER_BYTES};
-use tracing::{debug, info};
+use tracing::info;
 
 use crate::{
     DeleteRecordsError, ProposeFailure, TieringError,
@@ -178,26 +178,6 @@ impl PartitionHandle {
         let stored = producers_form::encode(&producers, end);
         cursor.at = Some((end, producers));
         Ok(stored)
-    }
-
-    /// Seals the active segment if its oldest record has waited for `lag_max` by the wall clock and is not in the bucket.
-    /// Answers whether it did.
-    ///
-    /// # Errors
-    /// The log failed.
-    pub async fn roll_if_idle(&self, lag_max: Duration) -> Result<bool, LogFailure> {
-        let partition = &self.inner;
-        let snapshot = partition.snapshot();
-        let segments = partition.log.segments();
-        let Some(active) = segments.last().filter(|segment| !segment.sealed) else { return Ok(false) };
-        let waited = partition.shared.clock.wall().millis_since(active.created);
-        let untiered = active.range.end > snapshot.tiered_end.max(snapshot.log_start);
-        if active.range.is_empty() || !untiered || u128::from(waited) < lag_max.as_millis() {
-            return Ok(false);
-        }
-        debug!(partition = %partition.place, base = %active.range.base, "seals an idle segment");
-        partition.log.roll().await?;
-        Ok(true)
     }
 
     /// Seals the active segment, whatever its age.
