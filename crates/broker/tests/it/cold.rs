@@ -26,14 +26,14 @@ use tokio::sync::watch;
 use crate::node::Node;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Gate {
+pub(crate) enum Gate {
     Closed,
     Open,
     Failing,
 }
 
 /// A bucket that answers when it is told to.
-struct Bucket {
+pub(crate) struct Bucket {
     held: Mutex<Vec<(TopicPartition, RawBatch)>>,
     gate: watch::Sender<Gate>,
     reads: AtomicUsize,
@@ -44,12 +44,12 @@ impl Bucket {
         Arc::new(Self { held: Mutex::default(), gate: watch::Sender::new(gate), reads: AtomicUsize::new(0) })
     }
 
-    fn reads(&self) -> usize {
+    pub(crate) fn reads(&self) -> usize {
         self.reads.load(Ordering::Relaxed)
     }
 
     /// Moves everything of a topic's partition 0 but its last segment into the bucket, and off the disk. Answers the tiered end.
-    async fn take(&self, node: &Node, topic: &str, sequence: u64) -> i64 {
+    pub(crate) async fn take(&self, node: &Node, topic: &str, sequence: u64) -> i64 {
         let name = TopicName::new(topic).unwrap();
         let handle = node.replicas.partition_by_name(&name, PartitionIndex(0)).unwrap();
         handle.roll().await.unwrap();
@@ -160,7 +160,7 @@ impl ColdReader for Reader {
 }
 
 /// A node whose topic `cold` has ten records in the bucket alone, and whose topic `hot` has one on disk.
-async fn tiered(gate: Gate) -> (Node, Arc<Bucket>) {
+pub(crate) async fn tiered(gate: Gate) -> (Node, Arc<Bucket>) {
     let node = Node::start().await;
     let bucket = Bucket::new(gate);
     node.replicas.set_cold_reader(Arc::new(Reader(Arc::clone(&bucket))));

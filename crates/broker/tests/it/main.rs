@@ -4,13 +4,17 @@
 
 mod admin;
 mod api_versions;
+mod asks;
 mod bad_input;
 mod cold;
 mod configs;
 mod connections;
 mod fetches;
 mod listing;
+mod mixed_tiers;
 mod node;
 mod produce;
+mod producer_epochs;
+mod session_news;
 mod sessions;
 mod topics;
