@@ -86,6 +86,8 @@ pub(crate) async fn open(
     let journal_folder = config.directory.join(JOURNAL);
     let mut journal = Journal::open(&*disk, &journal_folder, &checkpoint).await?;
     journal.sync().await?;
+    // A file that a kill left in the making is used as it is found: its name must be durable before anything is in it.
+    disk.sync_dir(&journal_folder).await.map_err(failed("sync", &journal_folder))?;
     let replays = journal.replays(&checkpoint).await?;
     let unclean = !directory.new && (!checkpoint.clean || replays.entries > 0);
     let found = std::mem::take(&mut journal.found);

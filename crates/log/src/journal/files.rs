@@ -214,7 +214,10 @@ impl Files {
         let surplus = {
             let mut inner = self.lock();
             let kept = inner.spare.len().min(self.files_max);
-            inner.spare.split_off(kept)
+            let mut surplus = inner.spare.split_off(kept);
+            // A stop left them before they had their length, or the setting was another one.
+            surplus.extend(inner.spare.extract_if(.., |spare| spare.length < self.file_bytes));
+            surplus
         };
         for spare in surplus {
             self.disk.remove_file(&spare.path).await?;

@@ -61,6 +61,8 @@ fn a_failed_sync_of_the_journal_is_final() {
                 partition.attach(failures.clone());
                 append(&partition, 0, 1, 100);
                 partition.wait_synced(offset(2)).await.unwrap();
+                // The next file is made meanwhile; a fault of that one would cost nothing.
+                tokio::time::sleep(std::time::Duration::from_millis(500)).await;
                 context.disk.inject(Fault::on(kind, FaultEffect::EIO).where_path_ends(".journal").times(1));
                 append(&partition, 0, 1, 100);
                 assert!(matches!(partition.wait_synced(offset(4)).await, Err(LogFailure::Journal { .. })));
