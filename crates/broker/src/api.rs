@@ -5,6 +5,7 @@
 
 pub(crate) mod alter_configs;
 pub(crate) mod api_versions;
+mod config_changes;
 pub(crate) mod create_partitions;
 pub(crate) mod create_topics;
 pub(crate) mod delete_records;
@@ -22,3 +23,8 @@ pub(crate) mod list_offsets;
 pub(crate) mod metadata;
 pub(crate) mod offset_for_leader_epoch;
 pub(crate) mod produce;
+
+/// Topics, and partitions of each, that one request looks up at once. Above it a request of many names would take memory out of
+/// all proportion to its size.
+const TOPICS_AT_ONCE: usize = 16;
+const PARTITIONS_AT_ONCE: usize = 256;

@@ -97,6 +97,8 @@ pub struct BrokerConfig {
     pub settings: BTreeMap<String, String>,
     /// Where the data lives, as DescribeLogDirs shows it.
     pub data_directory: String,
+    /// Connections that the process has file descriptors for: a bound beside `max.connections`.
+    pub connections_max: usize,
 }
 
 /// The limits of connections and requests, from the settings.

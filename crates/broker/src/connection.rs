@@ -18,17 +18,12 @@
 //! An idle connection holds its socket and this task, no buffer. A panic in a handler ends this task, and with it this
 //! connection alone.
 
+mod admission;
+mod in_work;
 mod read;
 mod write;
 
-use std::{
-    net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tidelog_runtime::{CancellationToken, Permit};
@@ -41,7 +36,12 @@ use tokio::{
     sync::mpsc,
 };
 
+pub(crate) use self::{
+    admission::{FrameBudget, FramePermit},
+    in_work::InWork,
+};
 use self::{
+    in_work::Counted,
     read::{ReadEnd, ReadLimits, read_frame},
     write::{WriteFailure, write_slices},
 };
@@ -65,6 +65,8 @@ pub(crate) struct Caller {
     pub address: SocketAddr,
     /// Cancelled when the connection or the broker ends: waits for news end, what is begun is finished.
     pub ended: CancellationToken,
+    /// What the connection has in work.
+    pub in_work: Arc<InWork>,
 }
 
 /// What goes back to the client for one request.
@@ -86,41 +88,6 @@ enum Pending {
     Whole(Box<Request>),
 }
 
-impl Pending {
-    const fn is_barrier(&self) -> bool {
-        matches!(self, Self::Whole(_))
-    }
-}
-
-/// Requests between their last byte and their answer's.
-#[derive(Debug, Default)]
-struct InWork {
-    all: AtomicUsize,
-    barriers: AtomicUsize,
-}
-
-impl InWork {
-    fn begin(&self, barrier: bool) {
-        self.all.fetch_add(1, Ordering::Relaxed);
-        self.barriers.fetch_add(usize::from(barrier), Ordering::Relaxed);
-    }
-
-    fn end(&self, barrier: bool) {
-        self.all.fetch_sub(1, Ordering::Relaxed);
-        self.barriers.fetch_sub(usize::from(barrier), Ordering::Relaxed);
-    }
-
-    /// Whether any request is in work: then the connection is not idle.
-    fn any(&self) -> bool {
-        self.all.load(Ordering::Relaxed) > 0
-    }
-
-    /// Whether a request that runs alone is queued or running.
-    fn any_barrier(&self) -> bool {
-        self.barriers.load(Ordering::Relaxed) > 0
-    }
-}
-
 /// Serves a connection until it ends.
 pub(crate) async fn serve(node: Arc<Node>, mut stream: TcpStream, caller: Caller) {
     // Answers are written whole: waiting for more to send would only add a delayed acknowledgement's 40 ms.
@@ -128,17 +95,16 @@ pub(crate) async fn serve(node: Arc<Node>, mut stream: TcpStream, caller: Caller
         tracing::debug!(peer = %caller.address, %error, "no TCP_NODELAY");
     }
     let (queue, work) = mpsc::channel(CONNECTION_REQUESTS_IN_FLIGHT_MAX - 1);
-    let in_work = InWork::default();
     let (mut reader, mut writer) = stream.split();
     let reading = async {
-        let end = read_requests(&node, &mut reader, &caller, queue, &in_work).await;
+        let end = read_requests(&node, &mut reader, &caller, queue).await;
         report(&node, &caller, &end);
         if matches!(end, End::Read(ReadEnd::Closed | ReadEnd::Lost(_))) {
             // Nobody waits for news any more; what was begun is finished, for a peer may have closed one way only.
             caller.ended.cancel();
         }
     };
-    let writing = write_answers(&node, &mut writer, &caller, work, &in_work);
+    let writing = write_answers(&node, &mut writer, &caller, work);
     tokio::join!(reading, writing);
 }
 
@@ -153,29 +119,40 @@ enum End {
 
 fn report(node: &Node, caller: &Caller, end: &End) {
     let (peer, listener) = (caller.address, caller.endpoint.name.as_str());
-    match end {
-        End::Read(ReadEnd::Closed) | End::Unwritable | End::Shutdown => {}
-        End::Read(end @ ReadEnd::Lost(_)) => tracing::debug!(%peer, listener, %end, "connection lost"),
+    let reason = match end {
+        End::Read(ReadEnd::Closed) | End::Unwritable | End::Shutdown => return,
+        End::Read(end @ ReadEnd::Lost(_)) => {
+            return tracing::debug!(%peer, listener, %end, "connection lost");
+        }
         End::Read(end @ ReadEnd::Idle) => {
             node.metrics.idle_sockets.inc();
-            tracing::debug!(%peer, listener, %end, "connection closed");
+            return tracing::debug!(%peer, listener, %end, "connection closed");
         }
-        End::Read(end @ ReadEnd::Stalled(_)) => {
+        End::Read(end @ (ReadEnd::Stalled(_) | ReadEnd::Slow { .. })) => {
             node.metrics.slow_sockets.inc();
-            tracing::info!(%peer, listener, %end, "connection closed");
+            if let Some(suppressed) = node.connection_lines.pass("slow") {
+                tracing::info!(%peer, listener, %end, suppressed, "connection closed");
+            }
+            return;
         }
-        End::Read(end @ ReadEnd::NotKafka(_)) => {
+        End::Read(ReadEnd::NotKafka(_)) => {
             node.metrics.not_kafka.inc();
-            tracing::warn!(%peer, listener, %end, "connection closed");
+            "not kafka"
         }
-        End::Read(end @ (ReadEnd::Size(_) | ReadEnd::TooShort(_))) => {
+        End::Read(ReadEnd::Size(_) | ReadEnd::TooShort(_)) => {
             node.metrics.bad_frames.inc();
-            tracing::warn!(%peer, listener, %end, "connection closed");
+            "frame size"
         }
-        End::BadRequest(error) => {
+        End::BadRequest(_) => {
             node.metrics.bad_frames.inc();
-            tracing::warn!(%peer, listener, %error, "connection closed");
+            "bad request"
         }
+    };
+    let Some(suppressed) = node.connection_lines.pass(reason) else { return };
+    match end {
+        End::Read(end) => tracing::warn!(%peer, listener, %end, suppressed, "connection closed"),
+        End::BadRequest(error) => tracing::warn!(%peer, listener, %error, suppressed, "connection closed"),
+        End::Unwritable | End::Shutdown => {}
     }
 }
 
@@ -183,9 +160,9 @@ async fn read_requests(
     node: &Arc<Node>,
     reader: &mut ReadHalf<'_>,
     caller: &Caller,
-    queue: mpsc::Sender<Pending>,
-    in_work: &InWork,
+    queue: mpsc::Sender<(Pending, Counted)>,
 ) -> End {
+    let in_work = &*caller.in_work;
     let limits = ReadLimits {
         request_bytes_max: node.limits.request_bytes_max,
         idle: node.limits.idle,
@@ -206,18 +183,20 @@ async fn read_requests(
             biased;
             () = caller.ended.cancelled() => return End::Shutdown,
             () = queue.closed() => return End::Unwritable,
-            frame = read_frame(reader, limits, || in_work.any()) => match frame {
+            frame = read_frame(reader, limits, in_work) => match frame {
                 Ok(frame) => frame,
                 Err(end) => return End::Read(end),
             },
         };
         node.metrics.bytes_in.add(u64::try_from(frame.bytes.len()).unwrap_or(0));
+        let hurried = frame.hurried;
         let request = match Request::decode(frame.bytes, frame.permit) {
             Ok(request) => request,
             Err(error) => return End::BadRequest(error),
         };
         let barrier = !request.is_produce() || in_work.any_barrier();
-        in_work.begin(barrier);
+        let counted = Counted { barrier, hurried };
+        in_work.begin(counted);
         let pending = if barrier {
             Pending::Whole(Box::new(request))
         } else {
@@ -226,7 +205,7 @@ async fn read_requests(
                 Err(error) => return End::BadRequest(error),
             }
         };
-        slot.send(pending);
+        slot.send((pending, counted));
     }
 }
 
@@ -234,12 +213,10 @@ async fn write_answers(
     node: &Arc<Node>,
     writer: &mut WriteHalf<'_>,
     caller: &Caller,
-    mut work: mpsc::Receiver<Pending>,
-    in_work: &InWork,
+    mut work: mpsc::Receiver<(Pending, Counted)>,
 ) {
     let (peer, listener) = (caller.address, caller.endpoint.name.as_str());
-    while let Some(pending) = work.recv().await {
-        let barrier = pending.is_barrier();
+    while let Some((pending, counted)) = work.recv().await {
         let answer = match pending {
             Pending::Produce(started) => api::produce::finish(node, caller, started).await,
             Pending::Whole(request) => handlers::run(node, caller, request).await,
@@ -249,12 +226,17 @@ async fn write_answers(
             Err(error) => return report(node, caller, &End::BadRequest(error)),
         };
         let written = write_slices(writer, &answer.slices, SILENCE_MAX).await;
-        in_work.end(barrier);
+        caller.in_work.end(counted);
         match written {
             Ok(bytes) => node.metrics.bytes_out.add(u64::try_from(bytes).unwrap_or(0)),
             Err(WriteFailure::Slow) => {
                 node.metrics.slow_sockets.inc();
-                tracing::info!(%peer, listener, "connection closed: it took no byte of an answer for 30 s");
+                if let Some(suppressed) = node.connection_lines.pass("slow answer") {
+                    tracing::info!(
+                        %peer, listener, suppressed,
+                        "connection closed: it took no byte of an answer for 30 s"
+                    );
+                }
                 return;
             }
             Err(WriteFailure::Gone(error)) => {

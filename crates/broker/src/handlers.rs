@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use thiserror::Error;
-use tidelog_runtime::Permit;
 use tidelog_wire::{
     ApiKey, DecodeError, EncodeError, Message, PRODUCE_ANNOUNCED_VERSION_MIN, Reader, RequestHeader,
     Versions, encode_response_frame, messages::api_versions::ApiVersion,
@@ -14,7 +13,7 @@ use tidelog_wire::{
 
 use crate::{
     api::{self, produce::Started},
-    connection::{Answer, Caller},
+    connection::{Answer, Caller, FramePermit},
     node::Node,
 };
 
@@ -50,11 +49,11 @@ pub(crate) struct Request {
     pub header: RequestHeader,
     pub body: Reader,
     /// The frame's share of a budget.
-    pub permit: Permit,
+    pub permit: FramePermit,
 }
 
 impl Request {
-    pub(crate) fn decode(frame: Bytes, permit: Permit) -> Result<Self, BadRequest> {
+    pub(crate) fn decode(frame: Bytes, permit: FramePermit) -> Result<Self, BadRequest> {
         let mut body = Reader::new(frame);
         let header = RequestHeader::decode(&mut body)?;
         Ok(Self { header, body, permit })

@@ -108,7 +108,10 @@ impl BoundListener {
             match accepted {
                 Ok((stream, address)) => self.open(&node, &connections, stream, address),
                 Err(error) => {
-                    tracing::warn!(listener = %self.endpoint.name, %error, "a connection could not be accepted");
+                    if let Some(suppressed) = node.connection_lines.pass("not accepted") {
+                        let listener = self.endpoint.name.as_str();
+                        tracing::warn!(listener, %error, suppressed, "a connection could not be accepted");
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -118,12 +121,20 @@ impl BoundListener {
     fn open(&self, node: &Arc<Node>, supervisor: &Supervisor, stream: TcpStream, address: SocketAddr) {
         let Some(open) = node.open_connection() else {
             node.metrics.connections_refused.inc();
+            if let Some(suppressed) = node.connection_lines.pass("refused") {
+                let (listener, open) = (self.endpoint.name.as_str(), node.metrics.connections.get());
+                tracing::warn!(
+                    peer = %address, listener, open, suppressed,
+                    "connection refused: max.connections, or what the process has descriptors for, are open"
+                );
+            }
             return;
         };
         let caller = Caller {
             endpoint: Arc::clone(&self.endpoint),
             address,
             ended: supervisor.shutdown_token().child_token(),
+            in_work: Arc::default(),
         };
         let node = Arc::clone(node);
         supervisor

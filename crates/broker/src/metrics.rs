@@ -52,7 +52,7 @@ impl BrokerMetrics {
             connections_opened: registry.counter("broker_connections_opened_total", "Connections accepted."),
             connections_refused: registry.counter(
                 "broker_connections_refused_total",
-                "Connections closed because max.connections were open.",
+                "Connections closed because max.connections, or what there are descriptors for, were open.",
             ),
             bad_frames: registry.counter(
                 "broker_bad_frames_total",
@@ -62,7 +62,7 @@ impl BrokerMetrics {
                 .counter("broker_not_kafka_total", "Connections that spoke HTTP or TLS to a Kafka listener."),
             slow_sockets: registry.counter(
                 "broker_slow_sockets_total",
-                "Connections closed because they took or sent no byte for 30 s.",
+                "Connections closed because they took or sent no byte for 30 s, or sent too slowly while others waited for memory.",
             ),
             idle_sockets: registry
                 .counter("broker_idle_sockets_total", "Connections closed by connections.max.idle.ms."),

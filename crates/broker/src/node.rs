@@ -14,22 +14,29 @@ use tidelog_core::{
     topic_config::BrokerSettings,
 };
 use tidelog_replica::{Metadata, ReplicaManager};
-use tidelog_runtime::{Budget, Clock, Disk, IdGen, Rng, Supervisor};
+use tidelog_runtime::{Budget, Clock, Disk, IdGen, LogLimit, Rng, Supervisor};
 use tidelog_types::{BrokerId, ByteSize, ProducerId, TopicName};
 use tidelog_wire::Str;
 
 use crate::{
     config::{BrokerConfig, ConnectionLimits},
+    connection::FrameBudget,
     fetch::{ColdReads, SessionCache},
     metrics::BrokerMetrics,
 };
 
-/// Memory for requests other than Produce: acks=all never waits behind producers for it. A request larger than this is
-/// read alone.
-const REQUEST_RESERVE: ByteSize = ByteSize::mib(32);
+/// Memory for requests other than Produce: acks=all never waits behind producers for it. A request larger than its part for
+/// large ones is read alone.
+const REQUEST_RESERVE: ByteSize = ByteSize::mib(64);
 
 /// Memory that fetch answers pin until they are sent: the tail's slices may outlive the tail's own budget by this much.
 const FETCH_BUDGET: ByteSize = ByteSize::mib(256);
+
+/// Memory for reads of the bucket that fetches began: on their way, and until a fetch takes them.
+const COLD_FETCH_BUDGET: ByteSize = ByteSize::mib(128);
+
+/// Lines of the log a minute about connections that end badly, for each reason: anybody can cause them.
+const CONNECTION_LINES_PER_MINUTE: u32 = 10;
 
 /// How long an administrative request may wait for its effect to be seen here, whatever its own timeout says.
 const APPLY_WAIT_MAX: Duration = Duration::from_secs(60);
@@ -47,9 +54,12 @@ pub(crate) struct Node {
     pub disk: Arc<dyn Disk>,
     pub data_directory: PathBuf,
     pub metrics: BrokerMetrics,
-    pub produce_budget: Budget,
-    pub request_budget: Budget,
+    /// What is written of connections that end badly.
+    pub connection_lines: LogLimit,
+    pub produce_budget: FrameBudget,
+    pub request_budget: FrameBudget,
     pub fetch_budget: Budget,
+    pub cold_budget: Budget,
     pub cold_reads: ColdReads,
     pub supervisor: Supervisor,
     sessions: Mutex<SessionCache>,
@@ -93,14 +103,20 @@ impl Node {
             limits,
             metadata: parts.metadata,
             replicas: parts.replicas,
+            connection_lines: LogLimit::new(Arc::clone(&parts.clock), CONNECTION_LINES_PER_MINUTE),
             clock: parts.clock,
             rng: parts.rng,
             ids: parts.ids,
             disk: parts.disk,
             metrics: parts.metrics,
-            produce_budget: Budget::new("produce requests", limits.produce_bytes),
-            request_budget: Budget::new("other requests", REQUEST_RESERVE),
+            produce_budget: FrameBudget::new(
+                "produce requests",
+                limits.produce_bytes,
+                limits.request_bytes_max,
+            ),
+            request_budget: FrameBudget::new("other requests", REQUEST_RESERVE, limits.request_bytes_max),
             fetch_budget: Budget::new("fetch answers", FETCH_BUDGET),
+            cold_budget: Budget::new("reads of the bucket", COLD_FETCH_BUDGET),
             cold_reads: ColdReads::default(),
             supervisor: parts.supervisor,
             sessions: Mutex::new(SessionCache::new(limits.fetch_sessions_max)),
@@ -109,9 +125,9 @@ impl Node {
         }
     }
 
-    /// Takes a place among `max.connections`; `None` where all are taken.
+    /// Takes a place among `max.connections`, and among those that there are descriptors for; `None` where all are taken.
     pub(crate) fn open_connection(self: &Arc<Self>) -> Option<OpenConnection> {
-        let max = self.limits.connections_max;
+        let max = self.limits.connections_max.min(self.config.connections_max);
         let taken = self.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| {
             (open < max).then(|| open.saturating_add(1))
         });

@@ -66,10 +66,11 @@ pub(crate) async fn handle(
         .map(|topic| topic.name.clone())
         .collect();
     let mut results = Vec::with_capacity(names.len());
+    let mut refused = BTreeSet::new();
     for topic in &request.topics {
         if repeated.contains(&topic.name) {
             // Answered once, as Kafka does.
-            if !results.iter().any(|result: &CreatableTopicResult| result.name == topic.name) {
+            if refused.insert(&topic.name) {
                 let error = ApiError::new(ErrorCode::InvalidRequest, "Duplicate topic name.");
                 results.push(failed(&topic.name, error));
             }

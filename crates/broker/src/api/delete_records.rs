@@ -2,15 +2,17 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures::future::join_all;
 use tidelog_types::{Offset, PartitionIndex, TopicName};
 use tidelog_wire::{
     ErrorCode, Str,
     messages::{
         DeleteRecordsRequest, DeleteRecordsResponse,
-        delete_records::{DeleteRecordsPartitionResult, DeleteRecordsTopicResult},
+        delete_records::{DeleteRecordsPartitionResult, DeleteRecordsTopic, DeleteRecordsTopicResult},
     },
 };
 
+use super::{PARTITIONS_AT_ONCE, TOPICS_AT_ONCE};
 use crate::{
     connection::Caller,
     error_code,
@@ -24,31 +26,34 @@ pub(crate) async fn handle(
     request: DeleteRecordsRequest,
 ) -> DeleteRecordsResponse {
     let timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
-    let topics = futures::future::join_all(request.topics.iter().map(|topic| async move {
-        let partitions = topic.partitions.iter().map(|partition| {
-            let deleting =
-                delete(node, &topic.name, PartitionIndex(partition.partition_index), partition.offset);
-            async move {
-                let done =
-                    tokio::time::timeout(timeout, deleting).await.unwrap_or(Err(ErrorCode::RequestTimedOut));
-                let (low_watermark, error_code) = match done {
-                    Ok(low_watermark) => (low_watermark.to_wire(), ErrorCode::None.code()),
-                    Err(code) => (-1, code.code()),
-                };
-                DeleteRecordsPartitionResult {
-                    partition_index: partition.partition_index,
-                    low_watermark,
-                    error_code,
-                }
-            }
-        });
-        DeleteRecordsTopicResult {
-            name: topic.name.clone(),
-            partitions: futures::future::join_all(partitions).await,
-        }
-    }))
-    .await;
+    let mut topics = Vec::with_capacity(request.topics.len());
+    for some in request.topics.chunks(TOPICS_AT_ONCE) {
+        topics.extend(join_all(some.iter().map(|topic| delete_of_topic(node, topic, timeout))).await);
+    }
     DeleteRecordsResponse { topics, ..DeleteRecordsResponse::default() }
+}
+
+async fn delete_of_topic(
+    node: &Node,
+    topic: &DeleteRecordsTopic,
+    timeout: Duration,
+) -> DeleteRecordsTopicResult {
+    let mut partitions = Vec::with_capacity(topic.partitions.len());
+    for some in topic.partitions.chunks(PARTITIONS_AT_ONCE) {
+        let deleted = some.iter().map(|partition| async move {
+            let index = partition.partition_index;
+            let deleting = delete(node, &topic.name, PartitionIndex(index), partition.offset);
+            let done =
+                tokio::time::timeout(timeout, deleting).await.unwrap_or(Err(ErrorCode::RequestTimedOut));
+            let (low_watermark, error_code) = match done {
+                Ok(low_watermark) => (low_watermark.to_wire(), ErrorCode::None.code()),
+                Err(code) => (-1, code.code()),
+            };
+            DeleteRecordsPartitionResult { partition_index: index, low_watermark, error_code }
+        });
+        partitions.extend(join_all(deleted).await);
+    }
+    DeleteRecordsTopicResult { name: topic.name.clone(), partitions }
 }
 
 async fn delete(

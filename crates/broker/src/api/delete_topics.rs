@@ -1,6 +1,6 @@
 //! DeleteTopics (key 20): by name, or by id from version 6 on.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use tidelog_core::cluster::{Command, MetadataImage, TopicImage};
 use tidelog_types::{TopicId, TopicName};
@@ -31,11 +31,12 @@ pub(crate) async fn handle(
         request.topic_names.into_iter().map(by_name).collect()
     };
     let mut responses = Vec::with_capacity(asked.len());
-    for (position, topic) in asked.iter().enumerate() {
-        let result = if asked[..position].contains(topic) {
-            Err(ApiError::new(ErrorCode::InvalidRequest, "Duplicate topic in the request."))
-        } else {
+    let mut seen = BTreeSet::new();
+    for topic in &asked {
+        let result = if seen.insert((&topic.name, TopicId::from(topic.topic_id))) {
             delete(node, version, topic, request.timeout_ms).await
+        } else {
+            Err(ApiError::new(ErrorCode::InvalidRequest, "Duplicate topic in the request."))
         };
         responses.push(match result {
             Ok((name, id)) => DeletableTopicResult {

@@ -1,6 +1,6 @@
 //! DescribeConfigs (key 32): every key, set or not, with its source.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use tidelog_core::{
     cluster::MetadataImage,
@@ -95,9 +95,12 @@ pub(crate) async fn handle(
     request: DescribeConfigsRequest,
 ) -> DescribeConfigsResponse {
     let image = node.image();
+    // Each once, however often it is named: an answer is hundreds of times as large as its name.
+    let mut named = BTreeSet::new();
     let results = request
         .resources
         .iter()
+        .filter(|resource| named.insert((resource.resource_type, resource.resource_name.clone())))
         .map(|resource| {
             let mut result = DescribeConfigsResult {
                 resource_type: resource.resource_type,
@@ -142,7 +145,8 @@ fn describe(
         Resource::BrokerDefaults => describe_broker_defaults(&settings.dynamic_defaults),
     };
     if let Some(keys) = &resource.configuration_keys {
-        entries.retain(|entry| keys.iter().any(|key| *key == entry.name));
+        let keys: BTreeSet<&str> = keys.iter().map(Str::as_str).collect();
+        entries.retain(|entry| keys.contains(entry.name));
     }
     Ok(entries)
 }

@@ -1,6 +1,6 @@
 //! Fetch (key 1): from a request and its session to records, and back.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tidelog_core::{cluster::MetadataImage, partition::PartitionSnapshot, read_plan::Isolation};
 use tidelog_replica::PartitionHandle;
@@ -74,7 +74,7 @@ pub(crate) async fn answer(
         })
         .collect();
     let failed = parts.iter().any(|part| matches!(part, Part::Failed(_)));
-    let permit = read_all(node, &caller.ended, limits, &mut reads, failed || plan.wanted.is_empty()).await;
+    let permit = read_all(node, caller, limits, &mut reads, failed || plan.wanted.is_empty()).await;
     let response = finish(node, caller, version, &plan, &parts, &mut reads, limits.isolation);
     let mut answer = handlers::encode(&header, &response)?;
     answer.permit = Some(permit);
@@ -121,6 +121,7 @@ fn begin(node: &Node, version: i16, body: &FetchRequest) -> Result<Plan, ErrorCo
             known_name: known_name.clone(),
         }));
     }
+    once_each(&mut named);
     let forgotten: Vec<FetchKey> = body
         .forgotten_topics_data
         .iter()
@@ -138,6 +139,26 @@ fn begin(node: &Node, version: i16, body: &FetchRequest) -> Result<Plan, ErrorCo
         SessionIds { id: 0, epoch: -1 }
     };
     node.sessions().begin(node.clock.monotonic(), ids, by_id, named, &forgotten)
+}
+
+/// Leaves each partition once, where it was named first, with what was asked of it last, as Kafka does.
+fn once_each(named: &mut Vec<Wanted>) {
+    if named.len() < 2 {
+        return;
+    }
+    let mut last: BTreeMap<FetchKey, Asked> = BTreeMap::new();
+    for wanted in &*named {
+        last.insert(wanted.key.clone(), wanted.asked);
+    }
+    if last.len() < named.len() {
+        named.retain_mut(|wanted| {
+            let asked = last.remove(&wanted.key);
+            asked.is_some_and(|asked| {
+                wanted.asked = asked;
+                true
+            })
+        });
+    }
 }
 
 /// The partition that is asked for.

@@ -9,10 +9,13 @@ use tidelog_wire::{
     ErrorCode,
     messages::{
         ListOffsetsRequest, ListOffsetsResponse,
-        list_offsets::{ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsTopicResponse},
+        list_offsets::{
+            ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsTopic, ListOffsetsTopicResponse,
+        },
     },
 };
 
+use super::{PARTITIONS_AT_ONCE, TOPICS_AT_ONCE};
 use crate::{connection::Caller, error_code, node::Node};
 
 /// The lowest versions of the special timestamps, by the timestamp.
@@ -25,6 +28,9 @@ const fn version_min(timestamp: i64) -> i16 {
         _ => 0,
     }
 }
+
+/// Offset, timestamp and leader epoch.
+type Found = (Option<Offset>, Option<Timestamp>, Option<LeaderEpoch>);
 
 /// The first version that says how long it may take.
 const TIMEOUT_VERSION_MIN: i16 = 10;
@@ -44,37 +50,58 @@ pub(crate) async fn handle(
         }
         _ => node.limits.list_offsets_timeout,
     };
-    // All at once: a look-up in the bucket does not hold up the others.
-    let topics = join_all(request.topics.iter().map(|topic| async move {
-        let name = TopicName::new(&topic.name).ok();
-        let name = name.as_ref();
-        let partitions = topic.partitions.iter().map(|partition| async move {
+    // Many at once: a look-up in the bucket does not hold up the others. Not all: a look-up takes far more memory than its
+    // few bytes of the request.
+    let mut topics = Vec::with_capacity(request.topics.len());
+    for some in request.topics.chunks(TOPICS_AT_ONCE) {
+        topics.extend(
+            join_all(some.iter().map(|topic| list_topic(node, version, topic, isolation, deadline))).await,
+        );
+    }
+    ListOffsetsResponse { topics, ..ListOffsetsResponse::default() }
+}
+
+async fn list_topic(
+    node: &Node,
+    version: i16,
+    topic: &ListOffsetsTopic,
+    isolation: Isolation,
+    deadline: Duration,
+) -> ListOffsetsTopicResponse {
+    let name = TopicName::new(&topic.name).ok();
+    let name = name.as_ref();
+    let mut partitions = Vec::with_capacity(topic.partitions.len());
+    for some in topic.partitions.chunks(PARTITIONS_AT_ONCE) {
+        let listed = some.iter().map(|partition| async move {
             let found = match name {
                 None => Err(ErrorCode::UnknownTopicOrPartition),
                 Some(name) => list(node, version, name, partition, isolation, deadline).await,
             };
-            let mut response = ListOffsetsPartitionResponse {
-                partition_index: partition.partition_index,
-                ..ListOffsetsPartitionResponse::default()
-            };
-            match found {
-                Ok((offset, timestamp, epoch)) => {
-                    response.offset = offset.map_or(-1, Offset::to_wire);
-                    response.timestamp = timestamp.map_or(-1, Timestamp::to_wire);
-                    // Below version 4 there is no such field.
-                    response.leader_epoch =
-                        if version >= 4 { epoch.map_or(-1, LeaderEpoch::to_wire) } else { -1 };
-                }
-                Err(code) => response.error_code = code.code(),
-            }
-            response
+            response(version, partition.partition_index, found)
         });
-        ListOffsetsTopicResponse { name: topic.name.clone(), partitions: join_all(partitions).await }
-    }))
-    .await;
-    ListOffsetsResponse { topics, ..ListOffsetsResponse::default() }
+        partitions.extend(join_all(listed).await);
+    }
+    ListOffsetsTopicResponse { name: topic.name.clone(), partitions }
 }
 
+fn response(
+    version: i16,
+    partition_index: i32,
+    found: Result<Found, ErrorCode>,
+) -> ListOffsetsPartitionResponse {
+    let mut response =
+        ListOffsetsPartitionResponse { partition_index, ..ListOffsetsPartitionResponse::default() };
+    match found {
+        Ok((offset, timestamp, epoch)) => {
+            response.offset = offset.map_or(-1, Offset::to_wire);
+            response.timestamp = timestamp.map_or(-1, Timestamp::to_wire);
+            // Below version 4 there is no such field.
+            response.leader_epoch = if version >= 4 { epoch.map_or(-1, LeaderEpoch::to_wire) } else { -1 };
+        }
+        Err(code) => response.error_code = code.code(),
+    }
+    response
+}
 async fn list(
     node: &Node,
     version: i16,
@@ -82,7 +109,7 @@ async fn list(
     partition: &ListOffsetsPartition,
     isolation: Isolation,
     deadline: Duration,
-) -> Result<(Option<Offset>, Option<Timestamp>, Option<LeaderEpoch>), ErrorCode> {
+) -> Result<Found, ErrorCode> {
     let index = PartitionIndex(partition.partition_index);
     let handle = node.replicas.partition_by_name(topic, index).ok_or(ErrorCode::UnknownTopicOrPartition)?;
     if version < version_min(partition.timestamp) {

@@ -3,7 +3,7 @@
 //! What is answered comes from the image that is *hosted*: a partition that is named here has a leader that serves it. So a
 //! topic that this request creates is waited for: LEADER_NOT_AVAILABLE is the end for some clients.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use tidelog_core::cluster::{MetadataImage, PartitionImage, TopicImage};
 use tidelog_types::{BrokerId, TopicId, TopicName};
@@ -49,7 +49,10 @@ pub(crate) async fn handle(
     let mut topics = if all {
         image.topics().map(|topic| describe(&image, topic)).collect()
     } else {
-        let asked = request.topics.unwrap_or_default();
+        let mut asked = request.topics.unwrap_or_default();
+        // Each once, as Kafka does: an answer may be thousands of times as large as its name.
+        let mut named = BTreeSet::new();
+        asked.retain(|topic| named.insert((topic.name.clone(), TopicId::from(topic.topic_id))));
         if request.allow_auto_topic_creation && create_missing(node, &image, &asked).await {
             image = node.image();
         }

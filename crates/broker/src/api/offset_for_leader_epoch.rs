@@ -8,10 +8,13 @@ use tidelog_wire::{
     ErrorCode,
     messages::{
         OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse,
-        offset_for_leader_epoch::{EpochEndOffset, OffsetForLeaderPartition, OffsetForLeaderTopicResult},
+        offset_for_leader_epoch::{
+            EpochEndOffset, OffsetForLeaderPartition, OffsetForLeaderTopic, OffsetForLeaderTopicResult,
+        },
     },
 };
 
+use super::{PARTITIONS_AT_ONCE, TOPICS_AT_ONCE};
 use crate::{connection::Caller, error_code, node::Node};
 
 pub(crate) async fn handle(
@@ -20,10 +23,19 @@ pub(crate) async fn handle(
     _: i16,
     request: OffsetForLeaderEpochRequest,
 ) -> OffsetForLeaderEpochResponse {
-    let topics = join_all(request.topics.iter().map(|topic| async move {
-        let name = TopicName::new(&topic.topic).ok();
-        let name = name.as_ref();
-        let partitions = topic.partitions.iter().map(|partition| async move {
+    let mut topics = Vec::with_capacity(request.topics.len());
+    for some in request.topics.chunks(TOPICS_AT_ONCE) {
+        topics.extend(join_all(some.iter().map(|topic| find_topic(node, topic))).await);
+    }
+    OffsetForLeaderEpochResponse { topics, ..OffsetForLeaderEpochResponse::default() }
+}
+
+async fn find_topic(node: &Node, topic: &OffsetForLeaderTopic) -> OffsetForLeaderTopicResult {
+    let name = TopicName::new(&topic.topic).ok();
+    let name = name.as_ref();
+    let mut partitions = Vec::with_capacity(topic.partitions.len());
+    for some in topic.partitions.chunks(PARTITIONS_AT_ONCE) {
+        let found = some.iter().map(|partition| async move {
             let found = match name {
                 None => Err(ErrorCode::UnknownTopicOrPartition),
                 Some(name) => find(node, name, partition).await,
@@ -39,10 +51,9 @@ pub(crate) async fn handle(
             }
             response
         });
-        OffsetForLeaderTopicResult { topic: topic.topic.clone(), partitions: join_all(partitions).await }
-    }))
-    .await;
-    OffsetForLeaderEpochResponse { topics, ..OffsetForLeaderEpochResponse::default() }
+        partitions.extend(join_all(found).await);
+    }
+    OffsetForLeaderTopicResult { topic: topic.topic.clone(), partitions }
 }
 
 async fn find(

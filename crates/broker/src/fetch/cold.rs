@@ -1,18 +1,22 @@
 //! Reads from the bucket that outlive the fetch that began them.
 //!
 //! **Owns** what was read, or is being read, for fetches that went out without it: the next fetch of the same place takes
-//! it. It is kept until it is taken or [`KEPT_FOR`] has passed, and at most [`SLOTS_MAX`] of them are.
+//! it. It is kept until it is taken or [`KEPT_FOR`] has passed, and at most [`SLOTS_MAX`] of them are; each has its share
+//! of a budget from its beginning until nobody holds it, and what nobody took yet gives way to new reads.
 //!
 //! **Does not own** memory of the bucket's chunks: that is the reader's.
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
+use bytes::Bytes;
+use tidelog_format::batch::BatchHeader;
 use tidelog_replica::{ReadError, Records};
-use tidelog_types::{Offset, TopicPartition};
+use tidelog_runtime::{Budget, Permit};
+use tidelog_types::{Offset, TopicPartition, limits::COLD_UNIT_BYTES};
 use tokio::sync::watch;
 
 /// How long a read waits for the fetch that takes it.
@@ -35,6 +39,7 @@ type Outcome = Option<Result<Records, ReadError>>;
 #[derive(Debug, Clone)]
 pub(crate) struct ColdSlot {
     outcome: watch::Receiver<Outcome>,
+    _permit: Arc<Permit>,
 }
 
 impl ColdSlot {
@@ -52,12 +57,27 @@ impl ColdSlot {
         // An error says that the task ended, which is an end too.
         let _ = outcome.wait_for(Option::is_some).await;
     }
+
+    fn is_done(&self) -> bool {
+        self.outcome.borrow().is_some()
+    }
 }
 
 #[derive(Debug)]
 struct Kept {
     slot: ColdSlot,
     begun: Duration,
+}
+
+/// What came of asking for a read.
+#[derive(Debug)]
+pub(crate) enum Joined {
+    /// It is there.
+    UnderWay(ColdSlot),
+    /// It is new; its outcome is to be sent.
+    Begun(ColdSlot, watch::Sender<Outcome>),
+    /// It would be new, and there is no memory for it.
+    NoMemory,
 }
 
 /// All reads that are under way or wait to be taken.
@@ -67,23 +87,30 @@ pub(crate) struct ColdReads {
 }
 
 impl ColdReads {
-    /// The read of this place: the one that is there, or a new one, for which a sender of its outcome comes too.
-    pub(crate) fn join(&self, now: Duration, key: ColdKey) -> (ColdSlot, Option<watch::Sender<Outcome>>) {
+    /// The read of this place: the one that is there, or a new one, for which `budget` has memory. With `in_any_case` it is
+    /// charged where there is none.
+    pub(crate) fn join(&self, now: Duration, key: ColdKey, budget: &Budget, in_any_case: bool) -> Joined {
         let mut kept = self.lock();
         kept.retain(|_, read| now.saturating_sub(read.begun) <= KEPT_FOR);
         if let Some(read) = kept.get(&key) {
-            return (read.slot.clone(), None);
+            return Joined::UnderWay(read.slot.clone());
         }
-        if kept.len() >= SLOTS_MAX {
-            let oldest = kept.iter().min_by_key(|(_, read)| read.begun).map(|(key, _)| *key);
-            if let Some(oldest) = oldest {
-                kept.remove(&oldest);
+        let bytes = u64::try_from(key.bytes_max).unwrap_or(u64::MAX);
+        let permit = loop {
+            match budget.try_acquire(bytes) {
+                Some(permit) => break permit,
+                None if drop_oldest(&mut kept, ColdSlot::is_done) => {}
+                None if in_any_case => break budget.charge(bytes),
+                None => return Joined::NoMemory,
             }
+        };
+        if kept.len() >= SLOTS_MAX {
+            drop_oldest(&mut kept, |_| true);
         }
         let (sender, outcome) = watch::channel(None);
-        let slot = ColdSlot { outcome };
+        let slot = ColdSlot { outcome, _permit: Arc::new(permit) };
         kept.insert(key, Kept { slot: slot.clone(), begun: now });
-        (slot, Some(sender))
+        Joined::Begun(slot, sender)
     }
 
     /// Its records are in an answer, or its error is: the next fetch reads anew.
@@ -94,6 +121,65 @@ impl ColdReads {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<ColdKey, Kept>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Drops the oldest read of these; `false`: there is none.
+fn drop_oldest(kept: &mut BTreeMap<ColdKey, Kept>, of: impl Fn(&ColdSlot) -> bool) -> bool {
+    let those = kept.iter().filter(|(_, read)| of(&read.slot));
+    let oldest = those.min_by_key(|(_, read)| read.begun).map(|(key, _)| *key);
+    oldest.is_some_and(|oldest| kept.remove(&oldest).is_some())
+}
+
+/// The whole batches of a read that an answer has room for.
+#[derive(Debug, Default)]
+pub(crate) struct Fitting {
+    pub chunks: Vec<Bytes>,
+    pub bytes: usize,
+    /// The memory that the chunks keep alive.
+    pub pinned: usize,
+}
+
+/// What of `records`, each chunk of which holds whole batches, fits into `room`; with `one_at_least` one batch, whatever
+/// its size.
+pub(crate) fn fitting(records: Records, room: usize, one_at_least: bool) -> Fitting {
+    let mut fitting = Fitting::default();
+    for chunk in records.chunks {
+        let mut at = 0;
+        while at < chunk.len() {
+            let size = chunk.get(at..).and_then(BatchHeader::peek).and_then(|header| header.batch_bytes());
+            // What does not say its size goes as a whole: that it is batches was checked by who read it.
+            let size =
+                size.filter(|size| *size > 0).map_or(chunk.len() - at, |size| size.min(chunk.len() - at));
+            let first = one_at_least && fitting.bytes == 0 && at == 0;
+            if !first && fitting.bytes.saturating_add(at).saturating_add(size) > room {
+                break;
+            }
+            at += size;
+        }
+        let whole = at == chunk.len();
+        if at > 0 {
+            fitting.bytes += at;
+            // A small part is copied: it would pin the rest while it is sent.
+            let copied = at < chunk.len() / 4;
+            fitting.pinned += if copied { at } else { pinned_by(chunk.len()) };
+            fitting.chunks.push(if copied {
+                Bytes::copy_from_slice(&chunk[..at])
+            } else {
+                chunk.slice(..at)
+            });
+        }
+        if !whole {
+            break;
+        }
+    }
+    fitting
+}
+
+/// The most that a slice of a unit keeps alive: a slice is at least a quarter of its unit, and units are of one size unless
+/// a batch is larger.
+fn pinned_by(bytes: usize) -> usize {
+    let unit = usize::try_from(COLD_UNIT_BYTES).unwrap_or(usize::MAX);
+    bytes.max(bytes.saturating_mul(4).min(unit))
 }
 
 #[cfg(test)]
@@ -107,35 +193,97 @@ mod tests {
         ColdKey { place, offset: Offset::new(offset).unwrap(), bytes_max: 1 }
     }
 
+    fn budget() -> Budget {
+        Budget::new("cold", tidelog_types::ByteSize::bytes(100))
+    }
+
+    fn begun(joined: Joined) -> (ColdSlot, watch::Sender<Outcome>) {
+        match joined {
+            Joined::Begun(slot, sender) => (slot, sender),
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[tokio::test]
     async fn the_next_fetch_takes_what_the_last_one_began() {
-        let reads = ColdReads::default();
-        let (slot, sender) = reads.join(Duration::ZERO, key(5));
+        let (reads, budget) = (ColdReads::default(), budget());
+        let (slot, sender) = begun(reads.join(Duration::ZERO, key(5), &budget, false));
         assert!(slot.outcome().is_none());
-        sender.unwrap().send_replace(Some(Ok(Records { next: Offset::MAX, ..Records::default() })));
-        let (again, none) = reads.join(Duration::from_secs(30), key(5));
-        assert!(none.is_none());
+        sender.send_replace(Some(Ok(Records { next: Offset::MAX, ..Records::default() })));
+        let again = reads.join(Duration::from_secs(30), key(5), &budget, false);
+        let Joined::UnderWay(again) = again else { panic!("{again:?}") };
         again.done().await;
         assert_eq!(again.outcome().unwrap().unwrap().next, Offset::MAX);
         reads.taken(&key(5));
-        assert!(reads.join(Duration::from_secs(30), key(5)).1.is_some(), "taken once");
+        begun(reads.join(Duration::from_secs(30), key(5), &budget, false));
     }
 
     #[tokio::test]
     async fn what_nobody_takes_is_let_go() {
-        let reads = ColdReads::default();
-        let _first = reads.join(Duration::ZERO, key(5));
-        assert!(reads.join(Duration::from_secs(31), key(5)).1.is_some());
+        let (reads, budget) = (ColdReads::default(), budget());
+        let _first = reads.join(Duration::ZERO, key(5), &budget, false);
+        begun(reads.join(Duration::from_secs(31), key(5), &budget, false));
         for offset in 0..u64::try_from(SLOTS_MAX).unwrap() + 10 {
-            let _slot = reads.join(Duration::from_secs(40 + offset), key(100 + offset));
+            let _slot = reads.join(Duration::from_secs(40 + offset), key(100 + offset), &budget, false);
         }
         assert!(reads.lock().len() <= SLOTS_MAX);
     }
 
+    // R10
+    #[tokio::test]
+    async fn reads_have_memory_until_nobody_holds_them() {
+        let (reads, budget) = (ColdReads::default(), budget());
+        let of = |offset, bytes_max| ColdKey { bytes_max, ..key(offset) };
+        let (first, sender) = begun(reads.join(Duration::ZERO, of(1, 60), &budget, false));
+        let (second, _sender) = begun(reads.join(Duration::ZERO, of(2, 40), &budget, false));
+        assert_eq!(budget.used(), 100);
+        assert!(matches!(reads.join(Duration::ZERO, of(3, 40), &budget, false), Joined::NoMemory));
+        assert!(matches!(reads.join(Duration::ZERO, of(3, 1), &budget, true), Joined::Begun(..)));
+        assert_eq!(budget.used(), 101, "in any case");
+        // A read that is done and was not taken gives way.
+        sender.send_replace(Some(Ok(Records::default())));
+        drop(first);
+        begun(reads.join(Duration::ZERO, of(3, 40), &budget, false));
+        assert_eq!(budget.used(), 81);
+        reads.taken(&of(2, 40));
+        assert_eq!(budget.used(), 81, "still held");
+        drop(second);
+        assert_eq!(budget.used(), 41);
+    }
+
+    #[test]
+    fn what_fits_is_whole_batches() {
+        let batch = |size: usize| {
+            let mut bytes = vec![0; size];
+            bytes[8..12].copy_from_slice(&i32::try_from(size - 12).unwrap().to_be_bytes());
+            bytes
+        };
+        let chunk =
+            |sizes: &[usize]| Bytes::from(sizes.iter().flat_map(|size| batch(*size)).collect::<Vec<u8>>());
+        let records =
+            || Records { chunks: vec![chunk(&[100, 200, 300]), chunk(&[400])], ..Records::default() };
+        let fit = |room, one| {
+            let fitting = fitting(records(), room, one);
+            assert_eq!(fitting.bytes, fitting.chunks.iter().map(Bytes::len).sum::<usize>());
+            (fitting.bytes, fitting.pinned)
+        };
+        assert_eq!(fit(5_000, false), (1000, 4000));
+        assert_eq!(fit(1000, false), (1000, 4000));
+        assert_eq!(fit(999, false), (600, 2400));
+        assert_eq!(fit(599, false), (300, 2400));
+        assert_eq!(fit(299, false), (100, 100), "copied");
+        assert_eq!(fit(99, false), (0, 0));
+        assert_eq!(fit(99, true), (100, 100));
+        assert_eq!(
+            (pinned_by(1 << 20), pinned_by(300 << 10), pinned_by(5 << 20)),
+            (1 << 20, 1 << 20, 5 << 20)
+        );
+    }
+
     #[tokio::test]
     async fn a_read_whose_task_ended_without_an_outcome_is_an_error() {
-        let reads = ColdReads::default();
-        let (slot, sender) = reads.join(Duration::ZERO, key(5));
+        let (reads, budget) = (ColdReads::default(), budget());
+        let (slot, sender) = begun(reads.join(Duration::ZERO, key(5), &budget, false));
         drop(sender);
         slot.done().await;
         assert!(matches!(slot.outcome(), Some(Err(ReadError::Storage(_)))));

@@ -5,7 +5,12 @@
 //! **Does not own** sessions, nor the answer's form.
 //!
 //! No partition waits for another: an error belongs to its partition and ends the wait; what lies in the bucket is read
-//! beside, and if the time is up first, the answer goes out without it and the next fetch finds it.
+//! beside, and if the time is up first, the answer goes out without it and the next fetch finds it. Where the bucket is
+//! known to be away, the answer says so for that partition.
+//!
+//! A round is granted memory before it reads ([`Fetch::grant`]) and keeps what its records pin ([`Fetch::charge`]) until
+//! the answer is sent. Where there is little, it returns less and does not wait; but a fetch that finds anything finds one
+//! whole batch.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -15,17 +20,20 @@ use tidelog_core::{
     partition::PartitionSnapshot,
     read_plan::{EpochEndPlan, Isolation, ReadPlan, plan_epoch_end, plan_read},
 };
-use tidelog_replica::{Fetched, PartitionHandle, ReadError, Records, Waiter};
-use tidelog_runtime::{CancellationToken, Permit};
+use tidelog_replica::{ColdError, Fetched, PartitionHandle, ReadError, Waiter};
+use tidelog_runtime::Permit;
 use tidelog_types::{LeaderEpoch, Offset, TopicPartition};
 use tidelog_wire::ErrorCode;
 use tokio::time::Instant;
 
-use super::cold::{ColdKey, ColdSlot};
-use crate::{error_code, node::Node};
+use super::cold::{ColdKey, ColdSlot, Joined, fitting};
+use crate::{connection::Caller, error_code, node::Node};
 
 /// The most that one read from the bucket brings: several fetches share what is ahead anyway.
 const COLD_READ_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// What a fetch that has nothing else reads of the bucket where all memory for such reads is taken.
+const COLD_READ_BYTES_SCARCE: usize = 64 * 1024;
 
 /// How long the bucket is tried for one read. Longer than a fetch waits: the read goes on without it.
 const COLD_READ_DEADLINE: Duration = Duration::from_secs(20);
@@ -70,7 +78,9 @@ pub(crate) enum Found {
     Records {
         chunks: Vec<Bytes>,
         bytes: usize,
-        cold: Option<ColdKey>,
+        /// The memory that the chunks keep alive.
+        pinned: usize,
+        cold: bool,
         snapshot: Arc<PartitionSnapshot>,
     },
     /// The bucket is being read. `parked`: it is done, and does not fit beside what the answer has already.
@@ -86,6 +96,13 @@ impl Found {
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Records { bytes, .. } => *bytes,
+            Self::Nothing { .. } | Self::Error { .. } | Self::Diverging { .. } | Self::Cold { .. } => 0,
+        }
+    }
+
+    fn pinned(&self) -> usize {
+        match self {
+            Self::Records { pinned, .. } => *pinned,
             Self::Nothing { .. } | Self::Error { .. } | Self::Diverging { .. } | Self::Cold { .. } => 0,
         }
     }
@@ -120,22 +137,30 @@ impl PartitionRead {
     }
 }
 
-/// Looks and waits until `bytes_min` are there, something must be told, the time is up, or `ended`. The permit stands for
-/// the bytes that were found.
+/// Looks and waits until `bytes_min` are there, something must be told, the time is up, the connection ends, or a request of
+/// another kind is behind this one. The permit stands for the bytes that were found.
 pub(crate) async fn read_all(
     node: &Arc<Node>,
-    ended: &CancellationToken,
+    caller: &Caller,
     limits: FetchLimits,
     reads: &mut [PartitionRead],
     answer_at_once: bool,
 ) -> Permit {
-    let mut fetch = Fetch { node, limits, reads, permit: node.fetch_budget.charge(0) };
+    let mut fetch = Fetch {
+        node,
+        limits,
+        reads,
+        permit: node.fetch_budget.charge(0),
+        cold_bytes: 0,
+        bytes: 0,
+        pinned: 0,
+    };
     fetch.look_at_all().await;
     if !answer_at_once && !fetch.is_satisfied() && !limits.wait_max.is_zero() {
-        fetch.wait(ended).await;
+        fetch.wait(caller).await;
     }
     fetch.take_cold();
-    fetch.charge();
+    fetch.tell_outage();
     fetch.permit
 }
 
@@ -144,51 +169,69 @@ struct Fetch<'a> {
     limits: FetchLimits,
     reads: &'a mut [PartitionRead],
     permit: Permit,
+    /// What the reads of the bucket that it joined or began may bring, until that is taken.
+    cold_bytes: usize,
+    /// The sums over what was found; kept, since a fetch of many partitions would else add them up for each.
+    bytes: usize,
+    pinned: usize,
 }
 
 impl Fetch<'_> {
     async fn look_at_all(&mut self) {
+        self.grant();
         for index in 0..self.reads.len() {
             self.look(index).await;
         }
         self.charge();
     }
 
-    fn bytes(&self) -> usize {
-        self.reads.iter().map(|read| read.found.bytes()).sum()
+    fn set(&mut self, index: usize, found: Found) {
+        let read = &mut self.reads[index];
+        self.bytes = self.bytes - read.found.bytes() + found.bytes();
+        self.pinned = self.pinned - read.found.pinned() + found.pinned();
+        read.found = found;
     }
 
-    /// Makes the permit what the records take. More than the budget is charged only where a batch is larger.
+    /// Takes memory for a round before it reads: what the fetch asks for, but never more than half of what is free, so that
+    /// there is some for others while the round lasts.
+    fn grant(&mut self) {
+        let asked = self.reads.iter().fold(0_usize, |sum, read| sum.saturating_add(read.bytes_max));
+        let asked = as_u64(asked.min(self.limits.bytes_max));
+        let budget = &self.node.fetch_budget;
+        // What is pinned beyond the records themselves takes nothing from what may still be read.
+        let beyond = as_u64(self.pinned.saturating_sub(self.bytes));
+        let more = asked.saturating_add(beyond).saturating_sub(self.permit.bytes()).min(budget.free() / 2);
+        if let Some(granted) = budget.try_acquire(more) {
+            self.permit.merge(granted);
+        }
+    }
+
+    /// Ends a round: makes the permit what the records pin. More than was granted is charged only where the one batch that
+    /// a fetch gets in any case is larger.
     fn charge(&mut self) {
-        let bytes = u64::try_from(self.bytes()).unwrap_or(u64::MAX);
+        let pinned = as_u64(self.pinned);
         let held = self.permit.bytes();
-        if bytes < held {
-            self.permit.shrink_to(bytes);
-        } else if bytes > held {
-            self.permit.merge(self.node.fetch_budget.charge(bytes - held));
+        if pinned < held {
+            self.permit.shrink_to(pinned);
+        } else if pinned > held {
+            self.permit.merge(self.node.fetch_budget.charge(pinned - held));
         }
     }
 
     fn is_satisfied(&self) -> bool {
         self.reads.is_empty()
-            || self.bytes() >= self.limits.bytes_min
+            || self.bytes >= self.limits.bytes_min
             || self.reads.iter().any(|read| read.found.is_urgent())
     }
 
     /// How many bytes partition `index` may give, and whether a batch larger than that is welcome: the first one is, or a
     /// consumer with small limits would stand before it for ever.
     fn room(&self, index: usize) -> (usize, bool) {
-        let others: usize = self
-            .reads
-            .iter()
-            .enumerate()
-            .filter(|(other, _)| *other != index)
-            .map(|(_, read)| read.found.bytes())
-            .sum();
-        let free = usize::try_from(self.node.fetch_budget.free().saturating_add(self.permit.bytes()))
-            .unwrap_or(usize::MAX);
-        let total = self.limits.bytes_max.min(free);
-        (total.saturating_sub(others).min(self.reads[index].bytes_max), others == 0)
+        let found = &self.reads[index].found;
+        let (bytes, pinned) = (self.bytes - found.bytes(), self.pinned - found.pinned());
+        let granted = usize::try_from(self.permit.bytes()).unwrap_or(usize::MAX).saturating_sub(pinned);
+        let room = self.limits.bytes_max.saturating_sub(bytes).min(granted);
+        (room.min(self.reads[index].bytes_max), bytes == 0)
     }
 
     async fn look(&mut self, index: usize) {
@@ -197,46 +240,78 @@ impl Fetch<'_> {
         let read = &self.reads[index];
         let snapshot = read.handle.snapshot();
         if let Some(diverging) = diverging(read, &snapshot) {
-            self.reads[index].found = diverging;
+            self.set(index, diverging);
             return;
         }
         if room == 0 && !one_at_least {
             // Nothing fits any more, but how far the partition reaches is told, and what is wrong with it.
             let plan = plan_read(&snapshot, read.offset, isolation, read.current_leader_epoch);
-            self.reads[index].found = without_room(plan, snapshot);
+            self.set(index, without_room(plan, snapshot));
             return;
         }
         let (handle, offset) = (read.handle.clone(), read.offset);
         let (snapshot, fetched) =
             handle.read(offset, room, isolation, one_at_least, read.current_leader_epoch).await;
-        self.reads[index].found = match fetched {
+        let found = match fetched {
             Err(error) => Found::Error { code: error_code::read(&error), snapshot },
             Ok(Fetched::AtEnd) => Found::Nothing { snapshot },
-            Ok(Fetched::Hot(records)) => found(records, None, snapshot),
+            Ok(Fetched::Hot(records)) => {
+                // From memory it is a slice of what the tail charges for; from the disk it is all of its allocation.
+                let bytes = records.bytes();
+                found(records.chunks, (bytes, bytes), false, snapshot)
+            }
             Ok(Fetched::Cold { end }) => self.cold(index, end, snapshot),
         };
+        self.set(index, found);
+        // What an earlier fetch began and is done goes in by its turn: behind partitions that are on disk there might never
+        // be room for it.
+        self.take_cold_of(index);
     }
 
-    /// Joins the read of the bucket that is under way for this place, or begins one.
-    fn cold(&self, index: usize, end: Offset, snapshot: Arc<PartitionSnapshot>) -> Found {
+    /// Joins the read of the bucket that is under way for this place, or begins one. All of a fetch go on together, as
+    /// many as its bytes allow; what is beyond waits for a later fetch.
+    fn cold(&mut self, index: usize, end: Offset, snapshot: Arc<PartitionSnapshot>) -> Found {
         let read = &self.reads[index];
-        let bytes_max = read.bytes_max.min(COLD_READ_BYTES_MAX);
-        let key = ColdKey { place: read.handle.place(), offset: read.offset, bytes_max };
-        let (slot, sender) = self.node.cold_reads.join(self.node.clock.monotonic(), key);
-        if let Some(sender) = sender {
-            let (handle, offset) = (read.handle.clone(), read.offset);
-            self.node
-                .supervisor
-                .spawn_back("cold fetch", async move {
-                    let outcome = handle.read_cold(offset, end, bytes_max, true, COLD_READ_DEADLINE).await;
-                    sender.send_replace(Some(outcome));
-                })
-                .detach();
+        let nothing_else = self.cold_bytes == 0 && self.bytes == 0;
+        let bytes_max = read.bytes_max.min(self.limits.bytes_max).min(COLD_READ_BYTES_MAX);
+        let committed = self.cold_bytes.saturating_add(self.bytes);
+        if !nothing_else && committed.saturating_add(bytes_max) > self.limits.bytes_max {
+            return Found::Nothing { snapshot };
         }
+        let mut key = ColdKey { place: read.handle.place(), offset: read.offset, bytes_max };
+        let (reads, budget) = (&self.node.cold_reads, &self.node.cold_budget);
+        let now = self.node.clock.monotonic();
+        let joined = match reads.join(now, key, budget, false) {
+            Joined::NoMemory if nothing_else => {
+                // One batch in any case.
+                key.bytes_max = bytes_max.min(COLD_READ_BYTES_SCARCE);
+                reads.join(now, key, budget, true)
+            }
+            joined => joined,
+        };
+        let slot = match joined {
+            Joined::NoMemory => return Found::Nothing { snapshot },
+            Joined::UnderWay(slot) => slot,
+            Joined::Begun(slot, sender) => {
+                let (handle, offset, held) = (read.handle.clone(), read.offset, slot.clone());
+                self.node
+                    .supervisor
+                    .spawn_back("cold fetch", async move {
+                        let bytes_max = key.bytes_max;
+                        let outcome =
+                            handle.read_cold(offset, end, bytes_max, true, COLD_READ_DEADLINE).await;
+                        sender.send_replace(Some(outcome));
+                        drop(held);
+                    })
+                    .detach();
+                slot
+            }
+        };
+        self.cold_bytes = self.cold_bytes.saturating_add(key.bytes_max);
         Found::Cold { slot, key, parked: false, snapshot }
     }
 
-    async fn wait(&mut self, ended: &CancellationToken) {
+    async fn wait(&mut self, caller: &Caller) {
         let deadline = Instant::now() + self.limits.wait_max;
         let waiter = Waiter::new();
         let _registered: Vec<_> = self.reads.iter().map(|read| read.handle.register_wake(&waiter)).collect();
@@ -245,30 +320,34 @@ impl Fetch<'_> {
             places.entry(read.handle.place()).or_default().push(index);
         }
         // What moved between the first look and the registration.
+        self.grant();
         for index in 0..self.reads.len() {
             let read = &self.reads[index];
             if !Arc::ptr_eq(read.found.snapshot(), &read.handle.snapshot()) {
                 self.look_again(index).await;
             }
         }
+        self.charge();
         while !self.is_satisfied() {
             let cold = self.any_cold();
             // Cancellation first, for a stop is not to be outrun by a busy partition; then the clock, for the same reason.
             tokio::select! {
                 biased;
-                () = ended.cancelled() => return,
+                () = caller.ended.cancelled() => return,
+                () = caller.in_work.hurried() => return,
                 () = tokio::time::sleep_until(deadline) => return,
                 () = cold => self.take_cold(),
                 moved = waiter.moved() => {
                     self.node.metrics.fetch_wakeups.inc();
+                    self.grant();
                     for place in moved {
                         for index in places.get(&place).into_iter().flatten() {
                             self.look_again(*index).await;
                         }
                     }
+                    self.charge();
                 }
             }
-            self.charge();
         }
     }
 
@@ -280,7 +359,7 @@ impl Fetch<'_> {
         match &mut read.found {
             Found::Cold { snapshot, .. } if read.offset >= now.log_start => *snapshot = now,
             // A cold answer is complete; reading it anew would only lose it.
-            Found::Records { cold: Some(_), snapshot, .. } => *snapshot = now,
+            Found::Records { cold: true, snapshot, .. } => *snapshot = now,
             Found::Nothing { .. }
             | Found::Error { .. }
             | Found::Diverging { .. }
@@ -309,36 +388,78 @@ impl Fetch<'_> {
 
     /// Takes what the bucket answered meanwhile.
     fn take_cold(&mut self) {
+        self.grant();
         for index in 0..self.reads.len() {
-            let (room, one_at_least) = self.room(index);
-            let read = &mut self.reads[index];
-            let Found::Cold { slot, key, parked, snapshot } = &mut read.found else { continue };
-            let Some(outcome) = slot.outcome() else { continue };
-            let (key, snapshot) = (*key, Arc::clone(snapshot));
-            match outcome {
-                Ok(records) if records.bytes() > room && !one_at_least => *parked = true,
-                Ok(records) => {
-                    self.node.cold_reads.taken(&key);
-                    read.found = found(records, Some(key), snapshot);
+            self.take_cold_of(index);
+        }
+        self.charge();
+    }
+
+    /// Takes what the bucket answered for one partition, if it did and where there is room.
+    fn take_cold_of(&mut self, index: usize) {
+        if !matches!(self.reads[index].found, Found::Cold { .. }) {
+            return;
+        }
+        self.grant();
+        let (room, one_at_least) = self.room(index);
+        let read = &mut self.reads[index];
+        let Found::Cold { slot, key, parked, snapshot } = &mut read.found else { return };
+        let Some(outcome) = slot.outcome() else { return };
+        let (key, snapshot) = (*key, Arc::clone(snapshot));
+        match outcome {
+            Ok(records) => {
+                let (nothing, fitting) = (records.bytes() == 0, fitting(records, room, one_at_least));
+                if fitting.bytes == 0 && !nothing {
+                    *parked = true;
+                    return;
                 }
-                Err(error) => {
-                    self.node.cold_reads.taken(&key);
-                    read.found = match error {
-                        // The manifest moved under the read: the next fetch plans anew.
-                        ReadError::NotAvailable { .. } => Found::Nothing { snapshot: read.handle.snapshot() },
-                        error => Found::Error { code: error_code::read(&error), snapshot },
-                    };
-                }
+                self.cold_bytes = self.cold_bytes.saturating_sub(key.bytes_max);
+                self.node.cold_reads.taken(&key);
+                let found = found(fitting.chunks, (fitting.bytes, fitting.pinned), true, snapshot);
+                self.set(index, found);
+            }
+            Err(error) => {
+                self.cold_bytes = self.cold_bytes.saturating_sub(key.bytes_max);
+                self.node.cold_reads.taken(&key);
+                read.found = match error {
+                    // The manifest moved under the read: the next fetch plans anew.
+                    ReadError::NotAvailable { .. } => Found::Nothing { snapshot: read.handle.snapshot() },
+                    error => Found::Error { code: error_code::read(&error), snapshot },
+                };
+            }
+        }
+    }
+
+    /// Where a read of the bucket is not done and the bucket is known to be away, the client is told: an empty answer would
+    /// look like the end of the partition for as long as the outage lasts.
+    fn tell_outage(&mut self) {
+        for read in &mut *self.reads {
+            if let Found::Cold { parked: false, snapshot, .. } = &read.found
+                && let Some(outage) = read.handle.cold_outage()
+            {
+                let error = ReadError::Cold(ColdError::Unavailable { why: outage.why });
+                let snapshot = Arc::clone(snapshot);
+                read.found = Found::Error { code: error_code::read(&error), snapshot };
             }
         }
     }
 }
 
-fn found(records: Records, cold: Option<ColdKey>, snapshot: Arc<PartitionSnapshot>) -> Found {
-    match records.bytes() {
-        0 => Found::Nothing { snapshot },
-        bytes => Found::Records { chunks: records.chunks, bytes, cold, snapshot },
+fn found(
+    chunks: Vec<Bytes>,
+    (bytes, pinned): (usize, usize),
+    cold: bool,
+    snapshot: Arc<PartitionSnapshot>,
+) -> Found {
+    if bytes == 0 {
+        Found::Nothing { snapshot }
+    } else {
+        Found::Records { chunks, bytes, pinned, cold, snapshot }
     }
+}
+
+fn as_u64(bytes: usize) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
 fn without_room(plan: ReadPlan, snapshot: Arc<PartitionSnapshot>) -> Found {

@@ -15,7 +15,7 @@ use tidelog_format::{
     codec::Codec,
     manifest::{ManifestEntry, Section, SegmentObjectId},
 };
-use tidelog_replica::{ColdError, ColdFuture, ColdPlace, ColdRead, ColdReader, ColdRecords};
+use tidelog_replica::{ColdError, ColdFuture, ColdOutage, ColdPlace, ColdRead, ColdReader, ColdRecords};
 use tidelog_testkit::raw_client::{batch, fetch_request, partition_data, values};
 use tidelog_types::{
     LeaderEpoch, OffsetRange, PartitionIndex, Timestamp, TopicName, TopicPartition, UploadId, UploadSequence,
@@ -30,6 +30,8 @@ pub(crate) enum Gate {
     Closed,
     Open,
     Failing,
+    /// Silent, and known to be.
+    Away,
 }
 
 /// A bucket that answers when it is told to.
@@ -108,15 +110,20 @@ impl Bucket {
 struct Reader(Arc<Bucket>);
 
 impl ColdReader for Reader {
+    fn outage(&self) -> Option<ColdOutage> {
+        let away = *self.0.gate.borrow() == Gate::Away;
+        away.then(|| ColdOutage { lasts: Duration::from_secs(1), why: "the test says so".into() })
+    }
+
     fn read(&self, read: ColdRead) -> ColdFuture<ColdRecords> {
         let bucket = Arc::clone(&self.0);
         bucket.reads.fetch_add(1, Ordering::Relaxed);
         Box::pin(async move {
             let mut gate = bucket.gate.subscribe();
-            let state = *gate.wait_for(|gate| *gate != Gate::Closed).await.unwrap();
+            let state = *gate.wait_for(|gate| matches!(gate, Gate::Open | Gate::Failing)).await.unwrap();
             match state {
                 Gate::Failing => Err(ColdError::Unavailable { why: "the test says so".into() }),
-                Gate::Closed | Gate::Open => bucket.answer(&read),
+                Gate::Closed | Gate::Away | Gate::Open => bucket.answer(&read),
             }
         })
     }
@@ -223,6 +230,112 @@ async fn a_failing_bucket_spoils_its_own_partition_only_and_heals() {
     bucket.gate.send_replace(Gate::Open);
     let response = client.call(12, &waiting(&[("cold", 0, 0)], 20_000)).await;
     assert_eq!(values(&partition_data(response)).len(), 10, "it heals by itself");
+    node.stop().await;
+}
+
+// D4
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_short_fetch_says_that_the_bucket_is_away() {
+    let (node, bucket) = tiered(Gate::Away).await;
+    let mut client = node.client().await;
+    for wait in [0, 100] {
+        let response = client.call(12, &waiting(&[("cold", 0, 0), ("hot", 0, 0)], wait)).await;
+        let cold = &response.responses[0].partitions[0];
+        assert_eq!(cold.error_code, ErrorCode::ReplicaNotAvailable.code());
+        assert!(ErrorCode::from_code(cold.error_code).unwrap().is_retriable());
+        assert_eq!(values(&response.responses[1].partitions[0]), [(0, b"hot".to_vec())]);
+    }
+    // Merely slow is no error, and what was begun is taken when it is there.
+    bucket.gate.send_replace(Gate::Closed);
+    let slow = partition_data(client.call(12, &waiting(&[("cold", 0, 0)], 100)).await);
+    assert_eq!((slow.error_code, values(&slow).len()), (0, 0));
+    bucket.gate.send_replace(Gate::Open);
+    let response = client.call(12, &waiting(&[("cold", 0, 0)], 20_000)).await;
+    assert_eq!((values(&partition_data(response)).len(), bucket.reads()), (10, 1));
+    node.stop().await;
+}
+
+/// A node with eight partitions in the bucket alone, of twenty batches of 10 kB each.
+async fn wide(gate: Gate) -> (Node, Arc<Bucket>) {
+    let node = Node::start().await;
+    let bucket = Bucket::new(gate);
+    node.replicas.set_cold_reader(Arc::new(Reader(Arc::clone(&bucket))));
+    let mut client = node.client().await;
+    for number in 0..8_u8 {
+        let topic = format!("cold-{number}");
+        client.create_topic(&topic, 1, &[]).await;
+        for _ in 0..20 {
+            let records = batch(Codec::None, 1_000, &[&[number; 10_000]]).to_bytes();
+            assert_eq!(client.produce(&topic, 0, records).await.error_code, 0);
+        }
+        assert_eq!(bucket.take(&node, &topic, u64::from(number) + 1).await, 20);
+    }
+    (node, bucket)
+}
+
+const WIDE: [(&str, i32, i64); 8] = [
+    ("cold-0", 0, 0),
+    ("cold-1", 0, 0),
+    ("cold-2", 0, 0),
+    ("cold-3", 0, 0),
+    ("cold-4", 0, 0),
+    ("cold-5", 0, 0),
+    ("cold-6", 0, 0),
+    ("cold-7", 0, 0),
+];
+
+// R10
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_bytes_of_a_fetch_bound_what_it_reads_from_the_bucket() {
+    let (node, bucket) = wide(Gate::Closed).await;
+    let mut client = node.client().await;
+    // 60 kB of each of eight partitions, 150 kB in all: reads of two are begun, and no more.
+    let mut request = waiting(&WIDE, 100);
+    request.max_bytes = 150_000;
+    for topic in &mut request.topics {
+        topic.partitions[0].partition_max_bytes = 60_000;
+    }
+    client.call(12, &request).await;
+    assert_eq!(bucket.reads(), 2);
+    bucket.gate.send_replace(Gate::Open);
+    request.max_wait_ms = 20_000;
+    request.min_bytes = 100_000;
+    let response = client.call(12, &request).await;
+    let counts: Vec<usize> =
+        response.responses.iter().map(|topic| values(&topic.partitions[0]).len()).collect();
+    assert_eq!(counts, [5, 5, 0, 0, 0, 0, 0, 0]);
+    // The limit of the whole bounds the first partition too, above one batch.
+    for (max_bytes, count) in [(35_000, 3), (1, 1)] {
+        let mut request = waiting(&[("cold-3", 0, 0)], 20_000);
+        request.max_bytes = max_bytes;
+        assert_eq!(values(&partition_data(client.call(12, &request).await)).len(), count, "{max_bytes}");
+    }
+    node.stop().await;
+}
+
+// R10
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_came_from_the_bucket_is_cut_to_what_the_answer_has_room_for() {
+    let (node, bucket) = wide(Gate::Closed).await;
+    let mut client = node.client().await;
+    client.create_topic("hot", 1, &[]).await;
+    let mut request = waiting(&[("hot", 0, 0), ("cold-0", 0, 0)], 100);
+    request.max_bytes = 120_000;
+    request.topics[1].partitions[0].partition_max_bytes = 115_000;
+    client.call(12, &request).await;
+    client.produce("hot", 0, batch(Codec::None, 1_000, &[&[7; 60_000]]).to_bytes()).await;
+    bucket.gate.send_replace(Gate::Open);
+    request.min_bytes = 100_000;
+    request.max_wait_ms = 20_000;
+    let response = client.call(12, &request).await;
+    let bytes: usize = response
+        .responses
+        .iter()
+        .map(|topic| topic.partitions[0].records.as_ref().unwrap().to_bytes().len())
+        .sum();
+    assert!(bytes <= 120_000, "{bytes}");
+    assert_eq!(values(&response.responses[0].partitions[0]).len(), 1);
+    assert_eq!(values(&response.responses[1].partitions[0]).len(), 5);
     node.stop().await;
 }
 

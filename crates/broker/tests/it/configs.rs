@@ -180,7 +180,56 @@ async fn alter_replaces_and_incremental_alter_edits() {
         incremental(&mut client, TOPIC, "t", &[("remote.storage.enable", 0, Some("false"))]).await,
         invalid
     );
+    // Nothing deletes what is in the bucket, so nobody may be told that it is.
+    let off =
+        [("remote.storage.enable", 0, Some("false")), ("remote.log.delete.on.disable", 0, Some("true"))];
+    assert_eq!(incremental(&mut client, TOPIC, "t", &off).await, invalid);
     assert_eq!(overrides(&mut client, "t").await, before, "a refused change changes nothing");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_resource_or_a_key_that_is_named_twice_is_refused() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    client.create_topic("t", 1, &[]).await;
+    client.create_topic("u", 1, &[]).await;
+    let config = |value: &str| alter_configs::AlterableConfig {
+        name: "retention.ms".into(),
+        value: Some(Str::from(value)),
+    };
+    let resource = |name: &str, configs| alter_configs::AlterConfigsResource {
+        resource_type: TOPIC,
+        resource_name: Str::from(name),
+        configs,
+    };
+    let request = AlterConfigsRequest {
+        resources: vec![
+            resource("t", vec![config("1")]),
+            resource("u", vec![config("2")]),
+            resource("t", vec![config("3")]),
+        ],
+        validate_only: false,
+    };
+    let codes: Vec<i16> =
+        client.call(2, &request).await.responses.iter().map(|response| response.error_code).collect();
+    assert_eq!(codes, [42, 0, 42]);
+    assert_eq!(
+        (overrides(&mut client, "t").await, overrides(&mut client, "u").await),
+        (map(&[]), map(&[("retention.ms", "2")]))
+    );
+    let twice = [("retention.ms", "1"), ("retention.ms", "2")];
+    assert_eq!(alter(&mut client, TOPIC, "t", &twice).await, 42);
+    let twice = [("retention.ms", 0, Some("1")), ("retention.ms", 1, None)];
+    assert_eq!(incremental(&mut client, TOPIC, "t", &twice).await, 42);
+    // Described twice, answered once.
+    let resource =
+        DescribeConfigsResource { resource_type: TOPIC, resource_name: "t".into(), configuration_keys: None };
+    let request = DescribeConfigsRequest {
+        resources: vec![resource.clone(), resource],
+        ..DescribeConfigsRequest::default()
+    };
+    assert_eq!(client.call(4, &request).await.results.len(), 1);
     node.stop().await;
 }
 

@@ -10,6 +10,7 @@ mod cold;
 mod configs;
 mod connections;
 mod fetches;
+mod hostile;
 mod listing;
 mod mixed_tiers;
 mod node;

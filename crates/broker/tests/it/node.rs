@@ -24,11 +24,16 @@ const DIRECTORY: DirectoryId = DirectoryId::from_bytes([7; 16]);
 pub(crate) struct Options {
     pub(crate) settings: BTreeMap<String, String>,
     pub(crate) listeners: Vec<ListenerConfig>,
+    pub(crate) connections_max: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { settings: BTreeMap::new(), listeners: vec![listener("PLAINTEXT", None)] }
+        Self {
+            settings: BTreeMap::new(),
+            listeners: vec![listener("PLAINTEXT", None)],
+            connections_max: 1_000,
+        }
     }
 }
 
@@ -139,6 +144,7 @@ impl Node {
             rack: None,
             settings: options.settings,
             data_directory: folder.path().to_string_lossy().into_owned(),
+            connections_max: options.connections_max,
         };
         let parts = BrokerParts {
             metadata,

@@ -1,0 +1,191 @@
+//! What AlterConfigs and IncrementalAlterConfigs share: each names resources, and the overrides that they are to have.
+//!
+//! **Owns** the checks that are common to both, and the one change that a resource gets.
+//!
+//! **Does not own** what the overrides of a resource become: each request says that ([`ResourceChange`]).
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use tidelog_core::{
+    cluster::{Command, ConfigChange, ConfigResource, MetadataImage},
+    topic_config::{ConfigError, TopicConfig, check_broker_value},
+};
+use tidelog_wire::{ErrorCode, Str};
+
+use super::{create_topics::config_errors, describe_configs::Resource};
+use crate::{
+    error_code::{self, ApiError},
+    node::Node,
+};
+
+/// How long a change is waited for until this broker acts on it.
+const APPLY_WAIT_MS: i32 = 10_000;
+
+const TIERING_STAYS: &str = "remote.storage.enable cannot be turned off for a topic that has it: this broker does not delete \
+                             the remote data of a topic that lives (remote.log.delete.on.disable). Set \
+                             remote.log.copy.disable=true to stop uploads, or delete the topic.";
+
+/// A change that a request asks for.
+pub(crate) trait ResourceChange {
+    /// The type and the name of the resource.
+    fn resource(&self) -> (i8, &Str);
+
+    /// The names of the keys, in the request's order.
+    fn keys(&self) -> impl Iterator<Item = &Str>;
+
+    /// The overrides that the resource is to have.
+    fn wanted(&self, target: &Target) -> Result<BTreeMap<String, String>, ApiError>;
+}
+
+/// What is answered for one resource.
+#[derive(Debug)]
+pub(crate) struct Altered {
+    pub error_code: i16,
+    pub error_message: Option<Str>,
+    pub resource_type: i8,
+    pub resource_name: Str,
+}
+
+/// Makes every change that can be made. Resources named more than once are refused, as Kafka does, each time they are named.
+pub(crate) async fn alter<C: ResourceChange>(
+    node: &Node,
+    changes: &[C],
+    validate_only: bool,
+) -> Vec<Altered> {
+    let mut named: BTreeMap<(i8, &str), usize> = BTreeMap::new();
+    for change in changes {
+        let (kind, name) = change.resource();
+        *named.entry((kind, name.as_str())).or_default() += 1;
+    }
+    let mut altered = Vec::with_capacity(changes.len());
+    for change in changes {
+        let (kind, name) = change.resource();
+        let result = if named.get(&(kind, name.as_str())).is_some_and(|times| *times > 1) {
+            Err(ApiError::new(ErrorCode::InvalidRequest, "Each resource must appear at most once."))
+        } else {
+            alter_one(node, change, validate_only).await
+        };
+        let (error_code, error_message) = match result {
+            Ok(()) => (ErrorCode::None.code(), None),
+            Err(error) => (error.code.code(), error.into_message()),
+        };
+        altered.push(Altered { error_code, error_message, resource_type: kind, resource_name: name.clone() });
+    }
+    altered
+}
+
+async fn alter_one<C: ResourceChange>(node: &Node, change: &C, validate_only: bool) -> Result<(), ApiError> {
+    let (kind, name) = change.resource();
+    let target = Target::find(node, kind, name)?;
+    let mut keys: Vec<&Str> = change.keys().collect();
+    keys.sort_unstable();
+    if keys.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(ApiError::new(ErrorCode::InvalidRequest, "Error due to duplicate config keys"));
+    }
+    let wanted = change.wanted(&target)?;
+    target.apply(node, wanted, validate_only).await
+}
+
+/// The value of a key that must have one.
+pub(crate) fn value_of(key: &Str, value: Option<&Str>) -> Result<String, ApiError> {
+    value.map(ToString::to_string).ok_or_else(|| {
+        let error = ConfigError::Null { key: key.to_string() };
+        ApiError::new(ErrorCode::InvalidRequest, error.to_string())
+    })
+}
+
+/// A resource that exists, with the overrides it has.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub resource: Resource,
+    place: ConfigResource,
+    image: Arc<MetadataImage>,
+}
+
+impl Target {
+    fn find(node: &Node, kind: i8, name: &Str) -> Result<Self, ApiError> {
+        // The newest image, not the hosted one: a change is made on top of the last change.
+        let image = node.metadata.image();
+        let resource = Resource::from_wire(node, kind, name)?;
+        let place = match &resource {
+            Resource::Topic(name) => {
+                let topic = image.topic_by_name(name).ok_or_else(|| {
+                    ApiError::new(
+                        ErrorCode::UnknownTopicOrPartition,
+                        "This server does not host this topic-partition.",
+                    )
+                })?;
+                ConfigResource::Topic { topic_id: topic.id }
+            }
+            Resource::Broker => ConfigResource::Broker { broker: node.id },
+            Resource::BrokerDefaults => ConfigResource::ClusterDefault {},
+        };
+        Ok(Self { resource, place, image })
+    }
+
+    /// The overrides that it has now.
+    pub(crate) fn overrides(&self) -> BTreeMap<String, String> {
+        self.image.configs(self.place).cloned().unwrap_or_default()
+    }
+
+    /// Makes `wanted` its overrides: checks all of them, and commits what differs in one change.
+    async fn apply(
+        &self,
+        node: &Node,
+        wanted: BTreeMap<String, String>,
+        validate_only: bool,
+    ) -> Result<(), ApiError> {
+        let current = self.overrides();
+        self.check(node, &current, &wanted)?;
+        let set = wanted.iter().filter(|(key, value)| current.get(*key) != Some(value));
+        let changes: Vec<(String, ConfigChange)> = set
+            .map(|(key, value)| (key.clone(), ConfigChange::Set { value: value.clone() }))
+            .chain(
+                current
+                    .keys()
+                    .filter(|key| !wanted.contains_key(*key))
+                    .map(|key| (key.clone(), ConfigChange::Delete {})),
+            )
+            .collect();
+        if validate_only || changes.is_empty() {
+            return Ok(());
+        }
+        let resource = self.place;
+        node.metadata
+            .propose(Command::AlterConfigs { resource, changes })
+            .await
+            .map_err(|failure| error_code::propose(&failure))?;
+        // An answer means that this broker acts on it.
+        let index = node.metadata.image().index;
+        let _ = node.wait_visible(APPLY_WAIT_MS, |image| image.index >= index).await;
+        Ok(())
+    }
+
+    fn check(
+        &self,
+        node: &Node,
+        current: &BTreeMap<String, String>,
+        wanted: &BTreeMap<String, String>,
+    ) -> Result<(), ApiError> {
+        let settings = node.settings(&self.image);
+        match &self.resource {
+            Resource::Topic(_) => {
+                let next =
+                    TopicConfig::resolve(&settings, wanted).map_err(|errors| config_errors(&errors))?;
+                let before = TopicConfig::resolve_stored(&settings, current);
+                before.check_change(&next).map_err(|error| config_errors(&[error]))?;
+                if before.remote_storage_enable && !next.remote_storage_enable {
+                    // Nothing here deletes a living topic's objects, and a promise to do so would be an empty one.
+                    return Err(ApiError::new(ErrorCode::InvalidConfig, TIERING_STAYS));
+                }
+                Ok(())
+            }
+            Resource::Broker | Resource::BrokerDefaults => {
+                let changed = wanted.iter().filter(|(key, value)| current.get(*key) != Some(value));
+                let errors: Vec<ConfigError> =
+                    changed.filter_map(|(key, value)| check_broker_value(key, value, true).err()).collect();
+                if errors.is_empty() { Ok(()) } else { Err(config_errors(&errors)) }
+            }
+        }
+    }
+}
