@@ -19,6 +19,7 @@
 mod append;
 mod cold;
 mod error;
+mod fence;
 mod look_up;
 mod manager;
 mod metadata;
@@ -38,6 +39,7 @@ pub use cold::{ColdError, ColdFuture, ColdOutage, ColdPlace, ColdRead, ColdReade
 pub use error::{
     AckError, AppendError, DeleteRecordsError, LookUpError, ReadError, StartError, TieringError,
 };
+pub use fence::{Fence, LiftFenceError};
 pub use manager::{PartitionUsage, ReplicaManager, Started};
 pub use metadata::{Metadata, ProposeFailure, ProposeFuture};
 pub use metrics::ReplicaMetrics;

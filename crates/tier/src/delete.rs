@@ -6,7 +6,8 @@
 //! A topic's item is done when two listings of its folder an orphan age apart, by the store's clock, found nothing: an upload
 //! that was in flight when the topic was deleted has landed by then (B89).
 //!
-//! Crash behaviour: deleting what is gone is success, so that everything may be done again.
+//! Crash behaviour: deleting what is gone is success, so that everything may be done again. When a topic's folder was first
+//! found empty is remembered by the process alone: a restart, or another node that takes over, waits the orphan age again.
 
 use std::{
     collections::BTreeMap,

@@ -55,7 +55,7 @@ fn append(state: &mut PartitionState, records: u32) -> Moved {
 #[test]
 fn the_high_watermark_waits_for_the_sync() {
     let mut state = leader(FlushPolicy::default());
-    assert_eq!(append(&mut state, 10), Moved::default());
+    assert_eq!(append(&mut state, 10), Moved { epoch: true, ..Moved::default() }, "its first epoch begins");
     assert_eq!(state.written(offset(10)), Moved { written: true, ..Moved::default() });
     assert_eq!(state.high_watermark(), Offset::ZERO);
     assert_eq!(
@@ -66,6 +66,15 @@ fn the_high_watermark_waits_for_the_sync() {
 }
 
 #[test]
+fn the_first_append_in_an_epoch_says_so() {
+    let mut state = leader(FlushPolicy::default());
+    assert!(append(&mut state, 1).epoch);
+    assert!(!append(&mut state, 1).epoch);
+    state.follow_image(true, epoch(1), 1, false);
+    assert!(append(&mut state, 1).epoch);
+}
+
+#[test]
 fn a_relaxed_topic_shows_what_is_written_and_asks_for_a_sync_in_time() {
     let policy = FlushPolicy::resolve(Some(15), None, false, false);
     assert_eq!(policy, FlushPolicy { visibility: Visibility::Written, messages: Some(15) });
@@ -73,7 +82,7 @@ fn a_relaxed_topic_shows_what_is_written_and_asks_for_a_sync_in_time() {
     assert!(!append(&mut state, 10).sync_due);
     assert_eq!(
         state.written(offset(10)),
-        Moved { written: true, high_watermark: true, last_stable_offset: true, sync_due: false }
+        Moved { written: true, high_watermark: true, last_stable_offset: true, ..Moved::default() }
     );
     assert!(append(&mut state, 10).sync_due);
 }
@@ -200,7 +209,7 @@ fn the_last_stable_offset_stays_at_an_open_transaction() {
     let _ = append(&mut state, 5);
     assert_eq!(
         state.synced(offset(10)),
-        Moved { high_watermark: true, last_stable_offset: true, written: true, sync_due: false }
+        Moved { high_watermark: true, last_stable_offset: true, written: true, ..Moved::default() }
     );
     assert_eq!((state.last_stable_offset(), state.high_watermark()), (offset(4), offset(10)));
     let marker = ProducerBatch { control: true, base_sequence: -1, ..producer };

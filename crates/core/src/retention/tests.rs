@@ -198,6 +198,29 @@ fn records_without_a_timestamp_are_as_old_as_the_next_that_have_one() {
 }
 
 #[test]
+fn a_log_without_a_bucket_goes_by_its_segments() {
+    let start = |high_watermark, now_ms, age_ms, bytes| {
+        let view = RetentionView {
+            log_start: Offset::ZERO,
+            high_watermark: offset(high_watermark),
+            manifest: &PartitionManifest::default(),
+            pages: &PageEntries::default(),
+            segments: &(0..5).map(|index| local(index, index < 4)).collect::<Vec<_>>(),
+        };
+        let plan = view.plan(time(now_ms), Keep { age_ms, bytes });
+        (plan.log_start.map(Offset::get), plan.seal_active)
+    };
+    assert_eq!(start(50, 13_500, Some(2_000), None), (Some(20), false));
+    assert_eq!(start(50, 13_000, Some(2_000), None), (Some(10), false), "exactly at its age a segment stays");
+    assert_eq!(start(50, 100_000, Some(2_000), None), (Some(50), true), "the active one is sealed and goes");
+    assert_eq!(start(50, 0, None, Some(301)), (Some(10), false));
+    assert_eq!(start(50, 0, None, Some(0)), (Some(40), false), "size never takes the active one");
+    // B67
+    assert_eq!(start(29, 100_000, Some(1), Some(0)), (Some(20), false));
+    assert_eq!(start(9, 100_000, Some(1), Some(0)), (None, false));
+}
+
+#[test]
 fn local_retention_takes_only_what_the_bucket_holds() {
     let segments = [local(0, true), local(1, true), local(2, true), local(3, false)];
     let plan = |log_start, end, age_ms, bytes| {

@@ -78,6 +78,77 @@ fn a_repeated_batch_is_recognised_after_a_power_cut() {
     restarts_keep_producers(3, SimDisk::crash, false);
 }
 
+/// Flips a bit in every file of this kind, and answers how many there were.
+fn damage(disk: &SimDisk, kind: &str) -> usize {
+    let paths: Vec<_> =
+        disk.paths().into_iter().filter(|path| path.extension().is_some_and(|found| found == kind)).collect();
+    for path in &paths {
+        let length = disk.contents(path).unwrap().len() as u64;
+        disk.flip_bit(path, length - 1, 3).unwrap();
+    }
+    paths.len()
+}
+
+#[test]
+fn a_repeated_batch_is_recognised_without_any_stored_state() {
+    run(20, |context| async move {
+        let disk = context.disk.clone();
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&context, &disk, supervisor).await;
+                let partition = node.create_topic("t", 1, &[LOCAL]).await;
+                for batch in 0..5 {
+                    append_all(&partition, produced(9, 0, batch * 10, 10)).await;
+                }
+                node.stop().await;
+            })
+            .await
+            .unwrap();
+        let disk = disk.kill();
+        assert!(damage(&disk, "snapshot") > 0, "{:?}", disk.paths());
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&context, &disk, supervisor).await;
+                let partition = node.partition("t");
+                repeat(&partition).await;
+                assert_eq!(append_all(&partition, produced(9, 0, 50, 1)).await, 50);
+                node.stop().await;
+            })
+            .await
+            .unwrap();
+    });
+}
+
+#[test]
+fn a_partition_whose_producers_cannot_be_known_takes_no_appends() {
+    run(21, |context| async move {
+        let disk = context.disk.clone();
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&context, &disk, supervisor).await;
+                let partition = node.create_topic("t", 1, &[LOCAL]).await;
+                append_all(&partition, produced(9, 0, 0, 10)).await;
+                partition.roll().await.unwrap();
+                append_all(&partition, produced(9, 0, 10, 10)).await;
+                node.stop().await;
+            })
+            .await
+            .unwrap();
+        let disk = disk.kill();
+        assert!(damage(&disk, "snapshot") > 0 && damage(&disk, "log") == 2, "{:?}", disk.paths());
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&context, &disk, supervisor).await;
+                let partition = node.partition("t");
+                let why = append(&partition, produced(9, 0, 0, 10), Acks::All).await.unwrap_err();
+                assert!(matches!(why, AppendError::Storage(_)), "{why:?}");
+                assert!(partition.failure().is_some());
+            })
+            .await
+            .unwrap();
+    });
+}
+
 #[test]
 fn a_duplicate_of_a_batch_in_flight_waits_for_the_original() {
     run(4, |context| async move {

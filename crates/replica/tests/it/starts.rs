@@ -131,3 +131,57 @@ fn a_start_with_nothing_creates_what_the_cluster_places_here() {
             .unwrap();
     });
 }
+
+#[test]
+fn a_fence_is_lifted_by_whoever_names_the_loss_and_stays_lifted() {
+    use tidelog_replica::LiftFenceError;
+    use tidelog_runtime::Disk;
+    run(40, |context| async move {
+        let disk = context.disk.clone();
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&context, &disk, supervisor).await;
+                let partition = node.create_topic("t", 1, &[LOCAL]).await;
+                append_all(&partition, sent(values(&["a", "b"]))).await;
+                assert!(partition.fence().is_none());
+                let refused = partition.lift_fence(offset(2)).await.unwrap_err();
+                assert!(matches!(refused, LiftFenceError::NotFenced), "{refused:?}");
+                node.stop().await;
+            })
+            .await
+            .unwrap();
+        let segment =
+            disk.paths().into_iter().find(|path| path.extension().is_some_and(|kind| kind == "log"));
+        disk.remove_file(&segment.unwrap()).await.unwrap();
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&context, &disk, supervisor).await;
+                let partition = node.partition("t");
+                let fence = partition.fence().unwrap();
+                assert_eq!((fence.local_log_start, fence.lost_from), (offset(0), offset(0)), "{}", fence.why);
+                append(&partition, sent(values(&["c"])), Acks::All).await.unwrap_err();
+                let refused = partition.lift_fence(offset(2)).await.unwrap_err();
+                assert!(
+                    matches!(refused, LiftFenceError::AnotherLoss { lost_from, .. } if lost_from == offset(0)),
+                    "{refused:?}"
+                );
+                assert_eq!(partition.lift_fence(offset(0)).await.unwrap(), fence);
+                assert!(partition.fence().is_none() && partition.failure().is_none());
+                assert_eq!(append_all(&partition, sent(values(&["c"]))).await, 0);
+                node.stop().await;
+            })
+            .await
+            .unwrap();
+        let disk = disk.kill();
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&context, &disk, supervisor).await;
+                let partition = node.partition("t");
+                assert!(partition.fence().is_none());
+                assert_eq!(append_all(&partition, sent(values(&["d"]))).await, 1);
+                node.stop().await;
+            })
+            .await
+            .unwrap();
+    });
+}
