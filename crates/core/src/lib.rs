@@ -7,6 +7,7 @@
 //! Start reading at [`partition`] for the log's rules and at [`producers`] for idempotence.
 
 pub mod cluster;
+pub mod give_way;
 pub mod partition;
 pub mod producers;
 pub mod read_plan;

@@ -4,10 +4,11 @@
 //! the store nothing by itself: of a store that nobody asks nothing new is known.
 //!
 //! ```text
-//!            3 failures in a row, or 5 s of nothing else            any success
-//!   serving ---------------------------------------------> away ---------------> serving
-//!      |  one operation is refused                    its success  |
-//!      `-------------------------------> refused ------------------'
+//!          3 failures of one operation in a row,          its success, or
+//!          or 5 s of nothing else                         5 s of others' alone
+//!   serving ----------------------------------> away ------------------------> serving
+//!      |  one operation is refused                        its success  |
+//!      `-------------------------------> refused ----------------------'
 //! ```
 //!
 //! A store that is *away* does not answer, or not with sense; a store that *refuses* answered with an authoritative no to
@@ -125,12 +126,21 @@ struct Shared {
 #[derive(Default)]
 struct State {
     last_success: Option<Duration>,
-    /// Failures since the last success.
-    failing: Option<Failing>,
-    /// They were told to be an outage.
+    /// The first success since the last failure: what fails no more is not asked for at once.
+    calm_since: Option<Duration>,
+    /// By the kind of request: failures since its last success.
+    kinds: [OfKind; 5],
+    /// It was logged that the store went away.
     is_away: bool,
-    /// By the kind of request.
-    refused: [Option<Failing>; 5],
+}
+
+#[derive(Default)]
+struct OfKind {
+    last_success: Option<Duration>,
+    failing: Option<Failing>,
+    /// The failures are an outage.
+    is_away: bool,
+    refused: Option<Failing>,
 }
 
 #[derive(Clone)]
@@ -140,11 +150,22 @@ struct Failing {
     kind: RequestKind,
     cause: OutageCause,
     reason: Arc<str>,
+    last: Duration,
     /// When it was logged last.
     logged: Option<Duration>,
 }
 
 impl Failing {
+    fn new(since: Duration, kind: RequestKind) -> Self {
+        let (cause, reason) = (OutageCause::Silent, "".into());
+        Self { since, count: 0, kind, cause, reason, last: since, logged: None }
+    }
+
+    fn note(&mut self, kind: RequestKind, cause: OutageCause, reason: Arc<str>, now: Duration) {
+        self.count = self.count.saturating_add(1);
+        (self.kind, self.cause, self.reason, self.last) = (kind, cause, reason, now);
+    }
+
     fn outage(&self, now: Duration) -> StoreOutage {
         StoreOutage {
             lasts: now.saturating_sub(self.since),
@@ -227,13 +248,13 @@ impl StoreHealth {
         self.outage_of(&[RequestKind::Put])
     }
 
-    /// The failures since the last success, also where they are too few to be an outage.
+    /// The failures that no success has followed, also where they are too few to be an outage.
     #[must_use]
     pub fn failures(&self) -> Option<StoreOutage> {
         let now = self.shared.clock.monotonic();
         let state = self.shared.lock();
-        let refused = state.refused.iter().flatten().max_by_key(|failing| failing.since);
-        state.failing.as_ref().or(refused).map(|failing| failing.outage(now))
+        let all = state.kinds.iter().flat_map(|kind| kind.failing.iter().chain(&kind.refused));
+        all.max_by_key(|failing| failing.last).map(|failing| failing.outage(now))
     }
 
     /// How long ago a request succeeded; since the client was opened, where none has.
@@ -259,12 +280,12 @@ impl StoreHealth {
     fn outage_of(&self, kinds: &[RequestKind]) -> Option<StoreOutage> {
         let now = self.shared.clock.monotonic();
         let state = self.shared.lock();
-        if state.is_away
-            && let Some(failing) = &state.failing
-        {
-            return Some(failing.outage(now));
-        }
-        kinds.iter().find_map(|kind| Some(state.refused[kind.index()].as_ref()?.outage(now)))
+        let of_kind = |kind: &RequestKind| {
+            let of_kind = &state.kinds[kind.index()];
+            let away = of_kind.failing.as_ref().filter(|_| of_kind.is_away);
+            away.or(of_kind.refused.as_ref()).map(|failing| failing.outage(now))
+        };
+        kinds.iter().find_map(of_kind)
     }
 
     /// A try ended that began at `begun`.
@@ -295,9 +316,13 @@ impl Shared {
     /// The last thing that was heard of the store is that its keys are expired.
     fn is_expired(&self) -> bool {
         let state = self.lock();
-        let refused =
-            state.refused.iter().flatten().any(|refused| refused.reason.starts_with(EXPIRED_ADVICE));
-        refused || state.failing.as_ref().is_some_and(|failing| failing.cause == OutageCause::ExpiredKeys)
+        let refused = |kind: &OfKind| {
+            kind.refused.as_ref().is_some_and(|refused| refused.reason.starts_with(EXPIRED_ADVICE))
+        };
+        let expired = |kind: &OfKind| {
+            kind.failing.as_ref().is_some_and(|failing| failing.cause == OutageCause::ExpiredKeys)
+        };
+        state.kinds.iter().any(|kind| refused(kind) || expired(kind))
     }
 
     fn success_age(&self) -> Duration {
@@ -309,20 +334,13 @@ impl Shared {
         let now = self.clock.monotonic();
         let mut state = self.lock();
         state.last_success = Some(now);
-        let failing = state.failing.take();
-        let away = failing.filter(|_| std::mem::take(&mut state.is_away));
-        let refused = state.refused[kind.index()].take();
-        if away.is_none() && refused.is_none() {
-            return;
-        }
-        self.tell(&state);
+        state.kinds[kind.index()].last_success = Some(now);
+        let refused = state.kinds[kind.index()].refused.take();
+        let was_down = refused.is_some() || state.is_away;
+        let back = state.answered(kind, now);
+        self.tell(&state, was_down);
         drop(state);
-        if let Some(failing) = away {
-            tracing::info!(
-                store = %self.store, operation = kind.label(), away_for = ?now.saturating_sub(failing.since),
-                failed_requests = failing.count, "the store is back"
-            );
-        }
+        self.log_return(kind, now, back);
         if let Some(failing) = refused {
             tracing::info!(
                 store = %self.store, operation = kind.label(), refused_for = ?now.saturating_sub(failing.since),
@@ -336,28 +354,19 @@ impl Shared {
         let now = self.clock.monotonic();
         let mut state = self.lock();
         // A refusal is an answer: the store is not away.
-        let back = state.failing.take().filter(|_| std::mem::take(&mut state.is_away));
-        let refused = &mut state.refused[kind.index()];
+        let back = state.answered(kind, now);
+        let refused = &mut state.kinds[kind.index()].refused;
         let is_new = refused.is_none();
-        let failing = refused.get_or_insert_with(|| Failing {
-            since: begun,
-            count: 0,
-            kind,
-            cause: OutageCause::Refuses,
-            reason: "".into(),
-            logged: None,
-        });
-        failing.count += 1;
-        failing.reason = format!("{advice} ({reason})").into();
+        let failing = refused.get_or_insert_with(|| Failing::new(begun, kind));
+        failing.note(kind, OutageCause::Refuses, format!("{advice} ({reason})").into(), now);
         let is_due = failing.logged.is_none_or(|logged| now.saturating_sub(logged) >= REFUSAL_LOGGED_EVERY);
         if is_due {
             failing.logged = Some(now);
         }
         let (count, lasts) = (failing.count, now.saturating_sub(failing.since));
-        if is_new || back.is_some() {
-            self.tell(&state);
-        }
+        self.tell(&state, is_new || back.is_some());
         drop(state);
+        self.log_return(kind, now, back);
         if is_due {
             tracing::error!(
                 store = %self.store, operation = kind.label(), advice, reason, refused_requests = count,
@@ -369,38 +378,71 @@ impl Shared {
     fn failed(&self, kind: RequestKind, begun: Duration, cause: OutageCause, reason: &str) {
         let now = self.clock.monotonic();
         let mut state = self.lock();
+        state.calm_since = None;
+        let of_kind = &mut state.kinds[kind.index()];
         // What began before the last success says nothing about the time after it.
-        let since = state.last_success.map_or(begun, |success| begun.max(success));
-        let is_away = state.is_away;
-        let failing = state.failing.get_or_insert_with(|| Failing {
-            since,
-            count: 0,
-            kind,
-            cause,
-            reason: "".into(),
-            logged: None,
-        });
-        failing.count += 1;
-        (failing.kind, failing.cause, failing.reason) = (kind, cause, reason.into());
-        let lasts = now.saturating_sub(failing.since);
-        let count = failing.count;
-        if is_away || (count < AWAY_AFTER_FAILURES && lasts < AWAY_AFTER) {
+        let since = of_kind.last_success.map_or(begun, |success| begun.max(success));
+        let failing = of_kind.failing.get_or_insert_with(|| Failing::new(since, kind));
+        failing.note(kind, cause, reason.into(), now);
+        let (count, lasts) = (failing.count, now.saturating_sub(failing.since));
+        if of_kind.is_away || (count < AWAY_AFTER_FAILURES && lasts < AWAY_AFTER) {
             return;
         }
-        state.is_away = true;
-        self.tell(&state);
+        of_kind.is_away = true;
+        let is_new = !std::mem::replace(&mut state.is_away, true);
+        self.tell(&state, true);
         drop(state);
-        tracing::warn!(
-            store = %self.store, operation = kind.label(), %cause, reason, failing_for = ?lasts,
-            failed_requests = count, "the store went away"
-        );
+        if is_new {
+            tracing::warn!(
+                store = %self.store, operation = kind.label(), %cause, reason, failing_for = ?lasts,
+                failed_requests = count, "the store went away"
+            );
+        }
+    }
+
+    fn log_return(&self, kind: RequestKind, now: Duration, back: Option<Failing>) {
+        if let Some(failing) = back {
+            tracing::info!(
+                store = %self.store, operation = kind.label(), away_for = ?now.saturating_sub(failing.since),
+                failed_requests = failing.count, "the store is back"
+            );
+        }
     }
 
     /// Publishes what changed.
-    fn tell(&self, state: &State) {
-        let serves = !state.is_away && state.refused.iter().all(Option::is_none);
-        self.up.set(u64::from(serves));
-        self.changed.send_replace(());
+    fn tell(&self, state: &State, changed: bool) {
+        if changed {
+            let serves = state.kinds.iter().all(|kind| !kind.is_away && kind.refused.is_none());
+            self.up.set(u64::from(serves));
+            self.changed.send_replace(());
+        }
+    }
+}
+
+impl State {
+    /// A request was answered. What it was no longer fails; nor does what was not heard of while others were answered for a
+    /// while. Answers the first failure of an outage that ends.
+    fn answered(&mut self, kind: RequestKind, now: Duration) -> Option<Failing> {
+        let calm_since = *self.calm_since.get_or_insert(now);
+        let is_calm = now.saturating_sub(calm_since) >= AWAY_AFTER;
+        let mut ended: Option<Failing> = None;
+        for (of_kind, other) in self.kinds.iter_mut().zip(RequestKind::ALL) {
+            if other != kind && !is_calm {
+                continue;
+            }
+            let failing = of_kind.failing.take();
+            let was_away = std::mem::take(&mut of_kind.is_away);
+            let failing = failing.filter(|_| was_away);
+            ended = match (ended, failing) {
+                (Some(one), Some(other)) if other.since < one.since => Some(other),
+                (one, other) => one.or(other),
+            };
+        }
+        if !self.is_away || self.kinds.iter().any(|kind| kind.is_away) {
+            return None;
+        }
+        self.is_away = false;
+        ended
     }
 }
 

@@ -58,13 +58,13 @@ pub enum ColdError {
         /// The offset.
         offset: Offset,
     },
-    /// The store throttled, failed or was too slow until the deadline. To be asked again.
-    #[error("the bucket did not answer in time: {why}")]
+    /// The store throttled, failed, refused, or was too slow until the deadline. To be asked again.
+    #[error("the bucket did not serve in time: {why}")]
     Unavailable {
         /// What happened last.
         why: Arc<str>,
     },
-    /// The store refuses, or what it holds is not what was written. A person must look.
+    /// What the store holds is not what was written. A person must look.
     #[error("the bucket's copy cannot be used: {why}")]
     Damaged {
         /// What was found.

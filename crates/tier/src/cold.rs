@@ -19,6 +19,7 @@
 //! Start reading at [`read`](self) and `fetch`.
 
 mod ahead;
+mod charged;
 mod fetch;
 mod flights;
 mod get;
@@ -27,6 +28,7 @@ mod look_up;
 mod metrics;
 mod object;
 mod open;
+mod pace;
 mod read;
 mod ring;
 mod streams;
@@ -48,8 +50,8 @@ use tidelog_format::{
     segment::AbortedTransaction,
 };
 use tidelog_object::{CacheUsage, ChunkCache, ChunkKey, ObjectClient};
-use tidelog_replica::{ColdError, ColdFuture, ColdPlace, ColdRead, ColdReader, ColdRecords};
-use tidelog_runtime::{Budget, Clock, Registry, Supervisor};
+use tidelog_replica::{ColdError, ColdFuture, ColdOutage, ColdPlace, ColdRead, ColdReader, ColdRecords};
+use tidelog_runtime::{Budget, Clock, Registry, Supervisor, metrics::Histogram};
 use tidelog_types::{
     ByteSize, ClusterId, LeaderEpoch, Offset, OffsetRange, Timestamp, TopicPartition,
     limits::{COLD_UNIT_BYTES, COLD_UNITS_PER_GET_MAX},
@@ -57,16 +59,21 @@ use tidelog_types::{
 use tokio::sync::Semaphore;
 use tracing::warn;
 
+use charged::Charged;
 use flights::Flights;
 use get::{LookUpLane, Missing};
 use kept::Kept;
 use metrics::ColdMetrics;
 use object::OpenObject;
+use pace::{LOOK_INTERVAL, Pace};
 use ring::Ring;
 use streams::Streams;
 
-/// How often the ring is looked through for what nobody came for.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a read waits while the bucket is known not to serve: what memory and cache hold still answers.
+const PATIENCE_WHILE_AWAY: Duration = Duration::from_millis(500);
+
+/// Looks at the present between two at what nobody came for: one a second.
+const LOOKS_PER_SWEEP: u32 = 4;
 
 /// An object within the cluster.
 pub(crate) type ObjectId = (TopicPartition, SegmentObjectId);
@@ -159,6 +166,8 @@ pub struct ColdUsage {
     pub ahead_dropped_bytes: u64,
     /// Intervals and indexes that failed their checksum.
     pub corrupt_count: u64,
+    /// Bytes per second that they are held to, so that produces do not suffer; 0: they are free.
+    pub rate_limit_bytes: u64,
     /// The cache.
     pub cache: CacheUsage,
 }
@@ -171,13 +180,14 @@ pub(crate) struct Shared {
     supervisor: Supervisor,
     metrics: ColdMetrics,
     memory: Budget,
+    pace: Pace,
     gets: Arc<Semaphore>,
     ahead_gets: Arc<Semaphore>,
     look_ups: LookUpLane,
     ring: Ring,
     objects: Kept<ObjectId, Arc<OpenObject>>,
     pages: Kept<PageKey, Arc<[ManifestEntry]>>,
-    unit_flights: Arc<Flights<ChunkKey, Bytes>>,
+    unit_flights: Arc<Flights<ChunkKey, Charged>>,
     object_flights: Arc<Flights<ObjectId, Arc<OpenObject>>>,
     page_flights: Arc<Flights<PageKey, Arc<[ManifestEntry]>>>,
     interval_flights: Arc<Flights<(ObjectId, usize), Bytes>>,
@@ -230,6 +240,7 @@ impl ColdTier {
             clock,
             supervisor: supervisor.child("cold"),
             ring: Ring::new(metrics.clone()),
+            pace: Pace::new(metrics.clone()),
             metrics,
             memory,
             // An object's index and its first range go on the wire together.
@@ -279,7 +290,16 @@ impl ColdTier {
             ahead_used_bytes: metrics.ahead_used_bytes.get(),
             ahead_dropped_bytes: metrics.ahead_dropped_bytes.get(),
             corrupt_count: metrics.corrupt_intervals.get(),
+            rate_limit_bytes: shared.pace.rate(),
             cache: shared.cache.usage(),
+        }
+    }
+
+    /// Has cold reads give way while these latencies, in seconds, are far above what is usual: the rounds of the journal, and
+    /// whole produces. Without it they are bounded by their budgets alone.
+    pub fn give_way_to(&self, signals: [Histogram; 2]) {
+        if !self.shared.pace.watch(signals) {
+            warn!("cold reads were told twice what to give way to");
         }
     }
 
@@ -350,7 +370,24 @@ impl Shared {
             biased;
             () = token.cancelled() => unavailable("cold reads are stopping"),
             answer = work => answer,
-            () = self.clock.sleep(deadline) => unavailable("the time for it is over"),
+            why = self.known_to_fail() => unavailable(&why),
+            () = self.clock.sleep(deadline) => match self.store.health().failures() {
+                Some(failures) => unavailable(&failures.to_string()),
+                None => unavailable("the time for it is over"),
+            },
+        }
+    }
+
+    /// Completes once it makes no sense to wait: the bucket is known not to serve, and has been while this waited. The
+    /// request that was begun goes on, and finds out when the bucket is back.
+    async fn known_to_fail(&self) -> String {
+        let health = self.store.health();
+        loop {
+            health.reads_fail().await;
+            self.clock.sleep(PATIENCE_WHILE_AWAY).await;
+            if let Some(outage) = health.reads_outage() {
+                return outage.to_string();
+            }
         }
     }
 
@@ -362,8 +399,13 @@ impl Shared {
         }
         if let Some(shared) = self.me.upgrade() {
             self.fly("cold sweep", async move {
+                // What happened before the first read tells what is usual.
+                shared.pace.look(shared.clock.monotonic());
                 loop {
-                    shared.clock.sleep(SWEEP_INTERVAL).await;
+                    for _ in 0..LOOKS_PER_SWEEP {
+                        shared.clock.sleep(LOOK_INTERVAL).await;
+                        shared.pace.look(shared.clock.monotonic());
+                    }
                     let now = shared.clock.monotonic();
                     let readers = {
                         let mut streams = shared.lock_streams();
@@ -414,6 +456,11 @@ impl Shared {
 }
 
 impl ColdReader for ColdTier {
+    fn outage(&self) -> Option<ColdOutage> {
+        let outage = self.shared.store.health().reads_outage()?;
+        Some(ColdOutage { lasts: outage.lasts, why: outage.to_string().into() })
+    }
+
     fn read(&self, read: ColdRead) -> ColdFuture<ColdRecords> {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {

@@ -150,8 +150,18 @@ impl Uploader {
         }
         lock(&self.state.gauges).set(self.context.metrics.registry(), &topics);
         due.sort_by_key(|(age_ms, handle)| (std::cmp::Reverse(*age_ms), handle.place()));
+        // Each turn reads, checks and assembles an object. While the store is known to take none, one at a time finds out
+        // when it does again: one that gets as far as the store.
+        let takes_none = self.context.store.health().writes_outage().is_some();
+        if takes_none {
+            let damaged = lock(&self.state.damaged);
+            due.retain(|(_, handle)| !damaged.contains_key(&handle.place()));
+        }
         for (_, handle) in due {
             let place = handle.place();
+            if takes_none && !lock(&self.state.running).is_empty() {
+                break;
+            }
             if lock(&self.state.running).contains(&place) {
                 continue;
             }

@@ -44,21 +44,21 @@ fn three_failures_in_a_row_are_an_outage_and_one_success_ends_it() {
     on_virtual_time(|rig| async move {
         rig.note(RequestKind::Get, Ok(()));
         rig.note(RequestKind::Get, failed(OutageCause::ConnectionRefused));
-        rig.note(RequestKind::Put, failed(OutageCause::ConnectionRefused));
+        rig.note(RequestKind::Get, failed(OutageCause::ConnectionRefused));
         assert_eq!(rig.health.outage(), None);
         assert_eq!(rig.health.failures().unwrap().failure_count, 2);
         rig.clock.advance(Duration::from_secs(1));
-        rig.note(RequestKind::Put, failed(OutageCause::ConnectionRefused));
+        rig.note(RequestKind::Get, failed(OutageCause::ConnectionRefused));
         let outage = rig.health.reads_outage().unwrap();
         assert_eq!(
             (outage.lasts, outage.failure_count, outage.operation, outage.cause),
-            (Duration::from_secs(1), 3, "put", OutageCause::ConnectionRefused)
+            (Duration::from_secs(1), 3, "get", OutageCause::ConnectionRefused)
         );
         assert!(outage.to_string().contains("the connection is refused"), "{outage}");
         assert_eq!(rig.metric("object_store_up"), "0");
         rig.clock.advance(Duration::from_secs(6));
         assert_eq!(rig.metric("object_store_success_age_seconds"), "7");
-        rig.note(RequestKind::List, Err(TryError::NotFound));
+        rig.note(RequestKind::Get, Err(TryError::NotFound));
         assert_eq!((rig.health.outage(), rig.health.failures()), (None, None));
         assert_eq!((rig.metric("object_store_up").as_str(), rig.health.success_age()), ("1", Duration::ZERO));
     });
@@ -69,7 +69,7 @@ fn one_silent_request_is_an_outage_only_where_nothing_else_succeeded_meanwhile()
     on_virtual_time(|rig| async move {
         let begun = rig.clock.monotonic();
         rig.clock.advance(Duration::from_secs(20));
-        rig.note(RequestKind::Get, Ok(()));
+        rig.note(RequestKind::Put, Ok(()));
         rig.health.note(RequestKind::Put, begun, &failed(OutageCause::Silent));
         assert_eq!(rig.health.outage(), None);
         let begun = rig.clock.monotonic();
@@ -102,7 +102,27 @@ fn a_store_that_was_away_and_refuses_now_is_not_away() {
             rig.note(RequestKind::Get, failed(OutageCause::Fails));
         }
         rig.note(RequestKind::Put, refused());
-        assert_eq!((rig.health.reads_outage(), rig.health.writes_outage().is_some()), (None, true));
+        assert_eq!(rig.health.writes_outage().unwrap().cause, OutageCause::Refuses);
+        rig.note(RequestKind::Get, refused());
+        assert_eq!(rig.health.reads_outage().unwrap().cause, OutageCause::Refuses);
+    });
+}
+
+#[test]
+fn one_operation_that_fails_among_others_that_do_not_is_one_outage_until_it_is_heard_of_no_more() {
+    on_virtual_time(|rig| async move {
+        for _ in 0..10 {
+            rig.clock.advance(Duration::from_secs(2));
+            rig.note(RequestKind::Put, failed(OutageCause::Fails));
+            rig.note(RequestKind::List, Ok(()));
+            rig.clock.advance(Duration::from_secs(2));
+            rig.note(RequestKind::List, Ok(()));
+        }
+        assert_eq!(rig.health.writes_outage().unwrap().failure_count, 10);
+        assert_eq!(rig.health.reads_outage(), None);
+        rig.clock.advance(Duration::from_secs(3));
+        rig.note(RequestKind::List, Ok(()));
+        assert_eq!((rig.health.outage(), rig.metric("object_store_up").as_str()), (None, "1"));
     });
 }
 

@@ -6,7 +6,7 @@
 use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
-use futures::future::join_all;
+use futures::{FutureExt, future::join_all};
 use tidelog_object::{ChunkKey, Expected};
 use tidelog_replica::ColdError;
 use tidelog_types::{TopicPartition, limits::COLD_UNITS_PER_GET_MAX};
@@ -14,6 +14,7 @@ use tracing::error;
 
 use super::{
     Shared,
+    charged::Charged,
     flights::{Claim, Joined, Landing},
     get::Admission,
     object::{OpenObject, Unit, cut},
@@ -21,23 +22,30 @@ use super::{
 };
 
 /// A unit that somebody has to fetch: its place among the object's units, and the claim.
-pub(crate) type ClaimedUnit = (usize, Claim<ChunkKey, Bytes>);
+pub(crate) type ClaimedUnit = (usize, Claim<ChunkKey, Charged>);
 
 /// Where a unit is.
 pub(crate) enum Slot {
-    Ready(Bytes),
-    Coming(Landing<Bytes>),
+    Ready(Charged),
+    Coming(Landing<Charged>),
     Missing,
+    /// At hand, behind one that is not.
+    Later,
 }
 
 impl Shared {
-    /// The units at `wanted`, in order, up to the first that cannot be had, and why not.
+    /// The units at `wanted`, in order, up to the first that cannot be had, and why not. Where some are at hand, or `waits`
+    /// forbids to wait, those alone.
+    ///
+    /// Nobody waits who holds a unit: two readers who each hold what the other waits for would wait for ever. So those at hand
+    /// are an answer, and so are those that landed with the first.
     pub(crate) async fn units(
         self: &Arc<Self>,
         place: TopicPartition,
         object: &Arc<OpenObject>,
         wanted: Range<usize>,
-    ) -> (Vec<Bytes>, Option<ColdError>) {
+        waits: bool,
+    ) -> (Vec<Charged>, Option<ColdError>) {
         let keys: Vec<ChunkKey> = object.units[wanted.clone()]
             .iter()
             .map(|unit| self.chunk_key(place, &object.entry, unit.number))
@@ -45,6 +53,14 @@ impl Shared {
         let slots =
             join_all(keys.iter().zip(wanted.clone()).map(|(key, at)| self.look(key, &object.units[at])));
         let mut slots = slots.await;
+        let at_hand = slots.iter().take_while(|slot| matches!(slot, Slot::Ready(_))).count();
+        if at_hand > 0 || !waits {
+            slots.truncate(at_hand);
+        }
+        // What is at hand behind what is missing is looked for again when it is its turn.
+        for slot in slots.iter_mut().skip(at_hand).filter(|slot| matches!(slot, Slot::Ready(_))) {
+            *slot = Slot::Later;
+        }
         let mut claimed = Vec::new();
         for ((slot, key), at) in slots.iter_mut().zip(&keys).zip(wanted) {
             if matches!(slot, Slot::Missing) {
@@ -58,15 +74,23 @@ impl Shared {
         let mut failed = None;
         for slot in slots {
             let unit = match slot {
-                Slot::Ready(bytes) => Ok(bytes),
-                Slot::Coming(landing) => {
+                Slot::Ready(unit) => Ok(unit),
+                Slot::Coming(landing) if units.is_empty() => {
                     self.metrics.store_hits.inc();
                     landing.landed().await
                 }
+                Slot::Coming(landing) => match landing.landed().now_or_never() {
+                    Some(unit) => {
+                        self.metrics.store_hits.inc();
+                        unit
+                    }
+                    None => break,
+                },
+                Slot::Later => break,
                 Slot::Missing => unreachable!("missing units were claimed or joined"),
             };
             match unit {
-                Ok(bytes) => units.push(bytes),
+                Ok(unit) => units.push(unit),
                 Err(error) => {
                     failed = Some(error);
                     break;
@@ -79,18 +103,18 @@ impl Shared {
     /// Where a unit is, without asking the bucket.
     async fn look(&self, key: &ChunkKey, unit: &Unit) -> Slot {
         let now = self.clock.monotonic();
-        if let Some(bytes) = self.ring.get(key, now) {
+        if let Some(unit) = self.ring.get(key, now) {
             self.metrics.ring_hits.inc();
-            return Slot::Ready(bytes);
+            return Slot::Ready(unit);
         }
         if let Some(landing) = self.unit_flights.look(key) {
             self.metrics.joined.inc();
             return Slot::Coming(landing);
         }
         match self.look_in_cache(key, unit).await {
-            Some(bytes) => {
+            Some(unit) => {
                 self.metrics.cache_hits.inc();
-                Slot::Ready(bytes)
+                Slot::Ready(unit)
             }
             None => Slot::Missing,
         }
@@ -98,18 +122,20 @@ impl Shared {
 
     /// A unit from the cache, which it leaves in the ring too, where there is memory: small reads of one unit would else
     /// read it from the cache's disk again and again.
-    pub(crate) async fn look_in_cache(&self, key: &ChunkKey, unit: &Unit) -> Option<Bytes> {
+    pub(crate) async fn look_in_cache(&self, key: &ChunkKey, unit: &Unit) -> Option<Charged> {
         let bytes = self.cache.get(key).await?;
         if bytes.len() as u64 != unit.bytes() {
             return None;
         }
-        if let Some(permit) = self.try_memory(unit.bytes()) {
-            let now = self.clock.monotonic();
-            let (bytes, end) = (bytes.clone(), unit.end);
-            self.ring.insert(NewUnit { key: *key, bytes, end, permit, ahead: false, cached: true }, now);
-            self.keep_sweeping();
-        }
-        Some(bytes)
+        let Some(permit) = self.try_memory(unit.bytes()) else {
+            // It is in memory already: those who wait for theirs wait for its end too.
+            return Some(Charged::new(bytes, self.memory.charge(unit.bytes())));
+        };
+        let (charged, end) = (Charged::new(bytes, permit), unit.end);
+        let new = NewUnit { key: *key, unit: charged.clone(), end, ahead: false, cached: true };
+        self.ring.insert(new, self.clock.monotonic());
+        self.keep_sweeping();
+        Some(charged)
     }
 
     /// Claims a missing unit, or joins who did meanwhile.
@@ -121,9 +147,9 @@ impl Shared {
             }
             Joined::Claimed(landing, claim) => {
                 // It may have landed since it was looked for.
-                if let Some(bytes) = self.ring.get(key, self.clock.monotonic()) {
-                    claim.land(Ok(bytes.clone()));
-                    return Slot::Ready(bytes);
+                if let Some(unit) = self.ring.get(key, self.clock.monotonic()) {
+                    claim.land(Ok(unit.clone()));
+                    return Slot::Ready(unit);
                 }
                 claimed.push((at, claim));
                 Slot::Coming(landing)
@@ -223,18 +249,19 @@ impl Shared {
         place: TopicPartition,
         object: &OpenObject,
         unit: &Unit,
-        claim: Claim<ChunkKey, Bytes>,
+        claim: Claim<ChunkKey, Charged>,
         bytes: Bytes,
         admission: &mut Admission,
         ahead: bool,
     ) {
         let key = self.chunk_key(place, &object.entry, unit.number);
         let permit = admission.permit.split(unit.bytes().min(admission.permit.bytes()));
-        let unit = NewUnit { key, bytes: bytes.clone(), end: unit.end, permit, ahead, cached: false };
+        let charged = Charged::new(bytes, permit);
+        let unit = NewUnit { key, unit: charged.clone(), end: unit.end, ahead, cached: false };
         // In the ring before the flight ends, so that whoever claims it next finds it.
         self.ring.insert(unit, self.clock.monotonic());
         self.keep_sweeping();
-        claim.land(Ok(bytes));
+        claim.land(Ok(charged));
     }
 }
 

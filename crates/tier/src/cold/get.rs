@@ -57,6 +57,7 @@ impl Shared {
             let request = self.gets.clone().acquire_many_owned(requests).await.ok()?;
             self.make_room(bytes);
             let permit = self.memory.acquire(bytes).await;
+            self.pace.turn(&*self.clock, bytes).await;
             Some(Admission { permit, _request: vec![request] })
         };
         tokio::select! {
@@ -73,6 +74,10 @@ impl Shared {
         let ahead = self.ahead_gets.clone().try_acquire_owned().ok()?;
         let request = self.gets.clone().try_acquire_owned().ok()?;
         let permit = self.try_memory(bytes)?;
+        // Nothing is read ahead of a reader whom the pace holds back.
+        if !self.pace.try_turn(self.clock.monotonic(), bytes) {
+            return None;
+        }
         Some(Admission { permit, _request: vec![ahead, request] })
     }
 
@@ -151,7 +156,9 @@ impl Shared {
         match failed {
             GetError::NotFound { .. } => self.missing(key, base),
             GetError::Retriable(failure) => ColdError::Unavailable { why: failure.to_string().into() },
-            GetError::Corrupt { .. } | GetError::Refused(_) => {
+            // Keys may be changed and rights be given while this runs; the store's health says it aloud.
+            GetError::Refused(refusal) => ColdError::Unavailable { why: refusal.to_string().into() },
+            GetError::Corrupt { .. } => {
                 error!(key, error = %failed, "an object of the bucket cannot be used");
                 ColdError::Damaged { why: failed.to_string().into() }
             }

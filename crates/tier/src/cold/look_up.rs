@@ -171,7 +171,7 @@ impl Shared {
         let key = self.chunk_key(place.place, &object.entry, unit.number);
         let within = object.within_unit(interval);
         let held = match self.ring.get(&key, self.clock.monotonic()) {
-            Some(bytes) => Some(bytes),
+            Some(unit) => Some(unit.bytes().clone()),
             None => self.cache.get(&key).await,
         };
         if let Some(bytes) = held.filter(|held| held.len() as u64 == unit.bytes()) {

@@ -31,6 +31,11 @@ pub(crate) struct ColdMetrics {
     pub missing: Counter,
     /// Units offered to the cache.
     pub admitted: Counter,
+    /// GETs that waited so that the present does not suffer, and looks at which it suffered.
+    pub paced: Counter,
+    pub gave_way: Counter,
+    /// The rate that cold reads are held to.
+    pub rate_limit: Gauge,
     /// GETs on the wire.
     pub gets_in_flight: Gauge,
     /// Bytes in the ring.
@@ -77,6 +82,18 @@ impl ColdMetrics {
                 "Reads of objects or pages that a manifest names and the store does not have.",
             ),
             admitted: counter("tier_cold_cache_admissions_total", "Units that were wanted twice."),
+            paced: counter(
+                "tier_cold_paced_gets_total",
+                "GETs of cold reads that waited since produces had become slow.",
+            ),
+            gave_way: counter(
+                "tier_cold_gave_way_total",
+                "Looks, four a second, at which produces were slow while cold reads ran.",
+            ),
+            rate_limit: registry.gauge(
+                "tier_cold_rate_limit_bytes",
+                "Bytes per second that cold reads are held to; 0 while they are free.",
+            ),
             gets_in_flight: registry.gauge("tier_cold_gets_in_flight", "GETs of cold reads on the wire."),
             ring_bytes: registry
                 .gauge("tier_cold_ring_bytes", "Bytes kept for sequential readers of cold data."),

@@ -18,6 +18,7 @@ use tracing::error;
 
 use super::{
     Shared,
+    charged::Charged,
     flights::{Claim, Joined},
     get::Admission,
     object::{OpenObject, cut},
@@ -54,6 +55,16 @@ impl Shared {
             None => Err(ColdError::Damaged {
                 why: format!("page {} lacks its offset {offset}", line.page.base).into(),
             }),
+        }
+    }
+
+    /// Whether the entry that holds `offset` is found without asking the bucket.
+    pub(crate) fn knows_entry_at(&self, place: &ColdPlace, offset: Offset) -> bool {
+        let manifest = &place.image.manifest;
+        let is_held = manifest.entries.first().is_some_and(|first| first.range.base <= offset);
+        is_held || {
+            let at = manifest.lines.partition_point(|line| line.range.end <= offset);
+            manifest.lines.get(at).is_none_or(|line| self.pages.get(&(place.place, line.page)).is_some())
         }
     }
 
@@ -292,7 +303,8 @@ impl Shared {
             let permit = admission.permit.split(unit.bytes().min(admission.permit.bytes()));
             let key = self.chunk_key(place, &object.entry, unit.number);
             let end = unit.end;
-            self.ring.insert(NewUnit { key, bytes, end, permit, ahead: false, cached: false }, now);
+            let unit = Charged::new(bytes, permit);
+            self.ring.insert(NewUnit { key, unit, end, ahead: false, cached: false }, now);
         }
         self.keep_sweeping();
     }

@@ -11,12 +11,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tidelog_format::{batch::BatchHeader, manifest::ManifestEntry};
 use tidelog_replica::{ColdError, ColdRead, ColdRecords};
+use tidelog_runtime::Budget;
 use tidelog_types::{
     Offset, TopicPartition,
     limits::{COLD_UNIT_BYTES, COLD_UNITS_PER_GET_MAX},
 };
 
-use super::{Shared, object::OpenObject};
+use super::{Shared, charged::Charged, object::OpenObject};
 
 /// Where an object left a read.
 enum Left {
@@ -49,7 +50,13 @@ impl<'a> Answer<'a> {
     }
 
     /// Takes the batches of `unit` from `from` on. Answers the offsets that were taken.
-    fn take(&mut self, unit: &Bytes, from: usize) -> Result<Option<(Offset, Offset)>, ColdError> {
+    fn take(
+        &mut self,
+        charged: &Charged,
+        from: usize,
+        memory: &Budget,
+    ) -> Result<Option<(Offset, Offset)>, ColdError> {
+        let unit = charged.bytes();
         let (mut at, mut taken) = (from, None);
         let mut first_base = None;
         while at < unit.len() {
@@ -71,7 +78,7 @@ impl<'a> Answer<'a> {
         }
         let (Some((from, to)), Some(base)) = (taken, first_base) else { return Ok(None) };
         self.base = self.base.or(Some(base));
-        self.chunks.push(slice(unit, from, to));
+        self.chunks.push(charged.slice(from..to, memory));
         Ok(Some((base, self.next)))
     }
 
@@ -101,14 +108,6 @@ pub(crate) fn is_small(entry: &ManifestEntry) -> bool {
     entry.bytes.saturating_add(entry.index.bytes) <= COLD_UNIT_BYTES
 }
 
-/// A part of a unit; a small one is copied, since it would pin the whole unit while it is sent.
-fn slice(unit: &Bytes, from: usize, to: usize) -> Bytes {
-    match to - from {
-        bytes if bytes < unit.len() / 4 => Bytes::copy_from_slice(&unit[from..to]),
-        _ => unit.slice(from..to),
-    }
-}
-
 impl Shared {
     /// See [`tidelog_replica::ColdReader::read`].
     pub(crate) async fn read_records(self: &Arc<Self>, read: &ColdRead) -> Result<ColdRecords, ColdError> {
@@ -118,9 +117,13 @@ impl Shared {
             return Err(not_held());
         }
         let reader = self.lock_streams().begin(read.place.place, read.offset, self.clock.monotonic());
+        self.keep_sweeping();
         let mut answer = Answer::new(read);
         let mut at = read.offset;
         while at < read.end && !answer.full {
+            if !answer.is_empty() && !self.knows_entry_at(&read.place, at) {
+                break;
+            }
             let step = match self.entry_at(&read.place, at).await {
                 Ok(Some(entry)) => self.read_object(read, &entry, at, &mut answer).await,
                 Ok(None) if at == read.offset => return Err(not_held()),
@@ -168,11 +171,11 @@ impl Shared {
             }
             let wanted = first..self.last_wanted(place, &object, interval, answer) + 1;
             let from = object.within_unit(interval).start;
-            let (units, failed) = self.units(place, &object, wanted.clone()).await;
-            for (number, bytes) in wanted.clone().zip(&units) {
+            let (units, failed) = self.units(place, &object, wanted.clone(), answer.is_empty()).await;
+            for (number, unit) in wanted.clone().zip(&units) {
                 let from = if number == first { from } else { 0 };
-                if let Some((base, next)) = answer.take(bytes, from)? {
-                    self.note_taken(&object, place, number, (base.max(read.offset), next), bytes);
+                if let Some((base, next)) = answer.take(unit, from, &self.memory)? {
+                    self.note_taken(&object, place, number, (base.max(read.offset), next), unit.bytes());
                 }
                 if answer.full {
                     return Ok(Left::Full);
@@ -181,7 +184,8 @@ impl Shared {
             if let Some(failed) = failed {
                 return Err(failed);
             }
-            interval = object.units[wanted.end - 1].intervals.end;
+            let Some(last) = units.len().checked_sub(1) else { return Ok(Left::Full) };
+            interval = object.units[wanted.start + last].intervals.end;
             if interval >= object.index.intervals().len() {
                 return Ok(Left::On(entry.range.end));
             }

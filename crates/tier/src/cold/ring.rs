@@ -4,7 +4,8 @@
 //! whether a unit was wanted twice. A unit that one reader reads once, in sequence, never leaves the ring for the cache: a
 //! replay evicts nothing.
 //!
-//! **Does not own** fetching, and no unit is safe here: any may go to make room. Those who read one hold its bytes.
+//! **Does not own** fetching, and no unit is safe here: any may go to make room. Those who read one hold its bytes, and
+//! with them its charge; so what makes room is only a unit that nobody else holds.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -12,12 +13,10 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use tidelog_object::ChunkKey;
-use tidelog_runtime::Permit;
 use tidelog_types::Offset;
 
-use super::metrics::ColdMetrics;
+use super::{charged::Charged, metrics::ColdMetrics};
 
 /// How long a unit that was read stays for a reader close behind.
 const READ_KEPT_FOR: Duration = Duration::from_secs(5);
@@ -31,10 +30,9 @@ const REMEMBERED_MAX: usize = 16_384;
 /// A unit as it comes in.
 pub(crate) struct NewUnit {
     pub key: ChunkKey,
-    pub bytes: Bytes,
+    pub unit: Charged,
     /// One past its last offset.
     pub end: Offset,
-    pub permit: Permit,
     /// Nobody has asked for it yet.
     pub ahead: bool,
     /// It is in the cache already.
@@ -42,8 +40,7 @@ pub(crate) struct NewUnit {
 }
 
 struct Held {
-    bytes: Bytes,
-    permit: Permit,
+    unit: Charged,
     end: Offset,
     taken_to: Option<Offset>,
     ahead: bool,
@@ -74,10 +71,10 @@ impl Ring {
         Self { state: Mutex::default(), metrics }
     }
 
-    pub(crate) fn get(&self, key: &ChunkKey, now: Duration) -> Option<Bytes> {
+    pub(crate) fn get(&self, key: &ChunkKey, now: Duration) -> Option<Charged> {
         let mut state = self.lock();
         state.touch(key, now);
-        state.units.get(key).map(|held| held.bytes.clone())
+        state.units.get(key).map(|held| held.unit.clone())
     }
 
     pub(crate) fn holds(&self, key: &ChunkKey) -> bool {
@@ -92,11 +89,10 @@ impl Ring {
         state.uses += 1;
         let place = (true, state.uses);
         let taken_to = state.remembered.get(&unit.key).copied();
-        state.bytes += unit.permit.bytes();
+        state.bytes += unit.unit.charge();
         state.order.insert(place, unit.key);
         let held = Held {
-            bytes: unit.bytes,
-            permit: unit.permit,
+            unit: unit.unit,
             end: unit.end,
             taken_to,
             ahead: unit.ahead,
@@ -118,7 +114,7 @@ impl Ring {
             return before.is_some_and(|before| from < before);
         };
         if std::mem::take(&mut held.ahead) {
-            self.metrics.ahead_used_bytes.add(held.permit.bytes());
+            self.metrics.ahead_used_bytes.add(held.unit.charge());
         }
         let twice = held.taken_to.is_some_and(|taken_to| from < taken_to);
         held.taken_to = held.taken_to.max(Some(to));
@@ -134,11 +130,10 @@ impl Ring {
         admit
     }
 
-    /// Lets the unit go that is needed least; `false`: there is none.
+    /// Lets the unit go that is needed least, of those whose memory that frees; `false`: there is none.
     pub(crate) fn let_one_go(&self) -> bool {
         let mut state = self.lock();
-        let Some((_, key)) = state.order.first_key_value() else { return false };
-        let key = *key;
+        let Some(key) = state.least_needed(true) else { return false };
         self.drop_unit(&mut state, &key);
         true
     }
@@ -146,14 +141,9 @@ impl Ring {
     /// As [`Ring::let_one_go`], of those that were read to their end.
     pub(crate) fn let_one_read_go(&self) -> bool {
         let mut state = self.lock();
-        match state.order.first_key_value() {
-            Some(((false, _), key)) => {
-                let key = *key;
-                self.drop_unit(&mut state, &key);
-                true
-            }
-            _ => false,
-        }
+        let Some(key) = state.least_needed(false) else { return false };
+        self.drop_unit(&mut state, &key);
+        true
     }
 
     /// Lets go what nobody came for in time. Answers whether anything is left.
@@ -189,9 +179,9 @@ impl Ring {
     fn drop_unit(&self, state: &mut State, key: &ChunkKey) {
         let Some(held) = state.units.remove(key) else { return };
         state.order.remove(&held.place);
-        state.bytes = state.bytes.saturating_sub(held.permit.bytes());
+        state.bytes = state.bytes.saturating_sub(held.unit.charge());
         if held.ahead {
-            self.metrics.ahead_dropped_bytes.add(held.permit.bytes());
+            self.metrics.ahead_dropped_bytes.add(held.unit.charge());
         }
         if let Some(taken_to) = held.taken_to {
             state.remember(*key, taken_to);
@@ -205,6 +195,13 @@ impl Ring {
 }
 
 impl State {
+    /// The unit needed least that nobody else holds; `unread`: also one that was not read to its end.
+    fn least_needed(&self, unread: bool) -> Option<ChunkKey> {
+        let in_reach = self.order.iter().take_while(|((is_unread, _), _)| unread || !is_unread);
+        let is_alone = |key: &ChunkKey| self.units.get(key).is_some_and(|held| held.unit.is_alone());
+        in_reach.map(|(_, key)| *key).find(is_alone)
+    }
+
     fn touch(&mut self, key: &ChunkKey, now: Duration) {
         self.uses += 1;
         let used = self.uses;

@@ -299,3 +299,41 @@ async fn that_nothing_was_aborted_is_known_without_a_request() {
     let failed = rig.tier.aborted(&place, range(0, 5), Duration::from_secs(5)).await.unwrap_err();
     assert!(is_unavailable(&failed));
 }
+
+/// D4: a read of a bucket that went away is an error to come back with, soon, and no empty answer; memory still serves, and
+/// the first read after its return finds out.
+#[tokio::test(start_paused = true)]
+async fn a_bucket_that_is_away_is_told_at_once_and_its_return_is_noticed() {
+    let rig = Rig::new();
+    let mut partition = Partition::new(0);
+    partition.put_even(&rig, 60, 100_000).await;
+    assert_eq!(rig.tier.outage(), None);
+    partition.check(&rig, partition.request(0, 1)).await;
+    rig.store.plan(StoreOperation::Get, "", 0, u32::MAX, StoreFault::FailBefore);
+    let (answer, _, time) = rig.measured(partition.read(&rig, 30, 1)).await;
+    assert!(is_unavailable(&answer.unwrap_err()));
+    assert!(time < Duration::from_secs(2), "{time:?}");
+    let outage = rig.tier.outage().unwrap();
+    assert!(outage.why.contains("injected"), "{outage:?}");
+    // What was read is served, and a second reader is not kept waiting either.
+    partition.check(&rig, partition.request(0, 1)).await;
+    let (answer, _, time) = rig.measured(partition.read(&rig, 40, 1)).await;
+    assert!(is_unavailable(&answer.unwrap_err()));
+    assert_eq!(time, Duration::from_millis(500));
+    rig.store.clear_plan();
+    rig.clock.sleep(Duration::from_secs(10)).await;
+    partition.check(&rig, partition.request(40, 1)).await;
+    assert_eq!(rig.tier.outage(), None);
+}
+
+/// D4: one slow or failing request is no outage: a read waits for it as long as it may.
+#[tokio::test(start_paused = true)]
+async fn a_read_of_a_bucket_that_stumbles_is_waited_for() {
+    let rig = Rig::new();
+    let mut partition = Partition::new(0);
+    partition.put_even(&rig, 60, 100_000).await;
+    rig.store.plan(StoreOperation::Get, "", 0, 2, StoreFault::FailBefore);
+    rig.store.plan(StoreOperation::Get, "", 0, 2, StoreFault::Delay(Duration::from_secs(4)));
+    partition.check(&rig, partition.request(30, 1)).await;
+    assert_eq!(rig.tier.outage(), None);
+}

@@ -257,3 +257,38 @@ fn a_shutdown_waits_for_what_is_on_the_way_and_not_longer() {
             .unwrap();
     });
 }
+
+#[test]
+fn a_store_that_takes_no_writes_is_tried_by_one_partition_at_a_time() {
+    tidelog_sim::run(19, |context| async move {
+        let setup = Setup::new(&context);
+        context
+            .life(&context.disk, async |supervisor| {
+                let node = Node::start(&setup, &context.disk, supervisor).await;
+                let mut partitions = Vec::new();
+                setup.store.plan(StoreOperation::Put, ".seg", 0, u32::MAX, StoreFault::FailBefore);
+                for (number, name) in (1..).zip(["one", "two", "three"]) {
+                    let partition = node.create_topic(name, number, &[]).await;
+                    sealed(&context, &partition, 1).await;
+                    partitions.push(partition);
+                }
+                node.until("the store is away", || node.metric("object_store_up") == 0).await;
+                let failures = node.metric("tier_upload_failures_total");
+                node.until("those under way gave up", || {
+                    node.metric("tier_upload_failures_total") >= failures + 4
+                })
+                .await;
+                for _ in 0..20 {
+                    node.pass(Duration::from_secs(1)).await;
+                    assert!(node.metric("tier_uploads_running") <= 1);
+                }
+                setup.store.clear_plan();
+                for partition in &partitions {
+                    node.until_tiered(partition, 1).await;
+                }
+                assert_eq!(node.metric("object_store_up"), 1);
+            })
+            .await
+            .unwrap();
+    });
+}

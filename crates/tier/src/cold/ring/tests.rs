@@ -1,3 +1,4 @@
+use bytes::Bytes;
 use tidelog_runtime::{Budget, Registry};
 use tidelog_types::{
     BrokerIncarnation, ByteSize, ClusterId, PartitionIndex, TopicId, UploadId, UploadSequence,
@@ -37,7 +38,8 @@ impl Rig {
     fn put(&self, unit: u64, ahead: bool, now: u64) {
         let permit = self.memory.try_acquire(100).unwrap();
         let bytes = Bytes::from(vec![0; 100]);
-        let new = NewUnit { key: key(unit), bytes, end: at(unit * 10 + 10), permit, ahead, cached: false };
+        let charged = Charged::new(bytes, permit);
+        let new = NewUnit { key: key(unit), unit: charged, end: at(unit * 10 + 10), ahead, cached: false };
         self.ring.insert(new, Duration::from_secs(now));
     }
 
@@ -98,5 +100,21 @@ fn what_nobody_comes_for_leaves_in_time() {
     assert!(rig.ring.expire(Duration::from_secs(5)), "the unread one stays");
     assert!(!rig.ring.holds(&key(1)));
     assert!(!rig.ring.expire(Duration::from_secs(30)));
+    assert_eq!(rig.memory.used(), 0);
+}
+
+// R10: bytes on their way to a client are not free, and the ring is not emptied for them in vain.
+#[test]
+fn what_an_answer_holds_makes_no_room() {
+    let rig = Rig::new();
+    rig.put(1, false, 0);
+    rig.put(2, false, 0);
+    let answer = rig.ring.get(&key(1), Duration::ZERO).unwrap().slice(0..100, &rig.memory);
+    assert!(rig.ring.let_one_go());
+    assert!(rig.ring.holds(&key(1)) && !rig.ring.holds(&key(2)), "the one that is used longest ago is free");
+    assert!(!rig.ring.let_one_go());
+    rig.ring.clear();
+    assert_eq!((rig.ring.bytes(), rig.memory.used()), (0, 100));
+    drop(answer);
     assert_eq!(rig.memory.used(), 0);
 }
