@@ -25,6 +25,7 @@ pub(crate) struct Options {
     pub(crate) settings: BTreeMap<String, String>,
     pub(crate) listeners: Vec<ListenerConfig>,
     pub(crate) connections_max: usize,
+    pub(crate) journal_bytes_max: ByteSize,
 }
 
 impl Default for Options {
@@ -33,6 +34,7 @@ impl Default for Options {
             settings: BTreeMap::new(),
             listeners: vec![listener("PLAINTEXT", None)],
             connections_max: 1_000,
+            journal_bytes_max: ByteSize::mib(64),
         }
     }
 }
@@ -83,7 +85,7 @@ impl Node {
         let disk = Arc::new(FileDisk::new(FileDiskConfig::default()).unwrap());
         let path = |name: &str| Path::new(folder.path()).join(name);
         let log_config = LogConfig {
-            journal_bytes_max: ByteSize::mib(64),
+            journal_bytes_max: options.journal_bytes_max,
             journal_file_bytes: ByteSize::mib(8),
             tail_bytes: ByteSize::mib(16),
             reserve_bytes: ByteSize::ZERO,
