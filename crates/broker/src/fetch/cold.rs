@@ -113,6 +113,13 @@ impl ColdReads {
         Joined::Begun(slot, sender)
     }
 
+    /// The read of this place, if there is one.
+    pub(crate) fn under_way(&self, now: Duration, key: &ColdKey) -> Option<ColdSlot> {
+        let kept = self.lock();
+        let read = kept.get(key).filter(|read| now.saturating_sub(read.begun) <= KEPT_FOR);
+        read.map(|read| read.slot.clone())
+    }
+
     /// Its records are in an answer, or its error is: the next fetch reads anew.
     pub(crate) fn taken(&self, key: &ColdKey) {
         self.lock().remove(key);

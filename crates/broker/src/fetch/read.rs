@@ -274,20 +274,25 @@ impl Fetch<'_> {
         let read = &self.reads[index];
         let nothing_else = self.cold_bytes == 0 && self.bytes == 0;
         let bytes_max = read.bytes_max.min(self.limits.bytes_max).min(COLD_READ_BYTES_MAX);
-        let committed = self.cold_bytes.saturating_add(self.bytes);
-        if !nothing_else && committed.saturating_add(bytes_max) > self.limits.bytes_max {
-            return Found::Nothing { snapshot };
-        }
         let mut key = ColdKey { place: read.handle.place(), offset: read.offset, bytes_max };
         let (reads, budget) = (&self.node.cold_reads, &self.node.cold_budget);
         let now = self.node.clock.monotonic();
-        let joined = match reads.join(now, key, budget, false) {
-            Joined::NoMemory if nothing_else => {
-                // One batch in any case.
-                key.bytes_max = bytes_max.min(COLD_READ_BYTES_SCARCE);
-                reads.join(now, key, budget, true)
+        let committed = self.cold_bytes.saturating_add(self.bytes);
+        let fits = committed.saturating_add(bytes_max) <= self.limits.bytes_max;
+        let joined = if let Some(slot) = reads.under_way(now, &key) {
+            // Its memory is taken already; what of it the answer has room for is seen when it is taken.
+            Joined::UnderWay(slot)
+        } else if !nothing_else && !fits {
+            Joined::NoMemory
+        } else {
+            match reads.join(now, key, budget, false) {
+                Joined::NoMemory if nothing_else => {
+                    // One batch in any case.
+                    key.bytes_max = bytes_max.min(COLD_READ_BYTES_SCARCE);
+                    reads.join(now, key, budget, true)
+                }
+                joined => joined,
             }
-            joined => joined,
         };
         let slot = match joined {
             Joined::NoMemory => return Found::Nothing { snapshot },
@@ -417,6 +422,8 @@ impl Fetch<'_> {
                 self.node.cold_reads.taken(&key);
                 let found = found(fitting.chunks, (fitting.bytes, fitting.pinned), true, snapshot);
                 self.set(index, found);
+                // It may pin more than it brings: what comes behind it in this round has its own share.
+                self.grant();
             }
             Err(error) => {
                 self.cold_bytes = self.cold_bytes.saturating_sub(key.bytes_max);

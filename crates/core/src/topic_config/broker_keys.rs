@@ -228,9 +228,9 @@ pub static BROKER_KEYS: &[Key] = &[
     fixed(
         "log.tail.bytes",
         Long,
-        None,
+        Some("268435456"),
         AtLeast(1_048_576),
-        "Memory for the newest records of all partitions; chosen from the machine's memory where unset.",
+        "Memory for the newest records of all partitions.",
     ),
     fixed(
         "manifest.publish.ms",
