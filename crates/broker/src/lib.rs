@@ -35,9 +35,14 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tidelog_replica::{Metadata, ReplicaManager};
 use tidelog_runtime::{Clock, Disk, IdGen, Registry, Rng, Supervisor};
 
-pub use admin::{AdminAnswer, AdminError, AdminListener, AdminSource, SEGMENTS_MAX, SegmentsQuery};
+#[doc(hidden)]
+pub use admin::segments_query;
+pub use admin::{
+    AdminAnswer, AdminError, AdminListener, AdminSource, LiftFence, SEGMENTS_MAX, SegmentsQuery,
+};
 pub use config::{Advertised, BrokerConfig, ListenerConfig, ListenerError, check_listeners};
 pub use listener::{BindError, BoundListener, Endpoint};
+pub use metrics::request_seconds;
 
 use crate::{
     metrics::BrokerMetrics,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tidelog_runtime::metrics::{Counter, Gauge, Histogram, Registry};
+use tidelog_runtime::metrics::{Counter, Gauge, Histogram, Registry, SECONDS};
 use tidelog_wire::ApiKey;
 
 /// Per API: requests, and how long they took.
@@ -31,17 +31,22 @@ pub(crate) struct BrokerMetrics {
     apis: BTreeMap<ApiKey, ApiMetrics>,
 }
 
+/// How long requests of `api` take, in seconds: from a request's last byte to its answer, the wait it asked for included.
+#[must_use]
+pub fn request_seconds(registry: &Registry, api: ApiKey) -> Histogram {
+    registry.histogram_with(
+        "broker_request_seconds",
+        "Time from a request's last byte to its answer, the wait it asked for included.",
+        SECONDS,
+        &[("api", api.name())],
+    )
+}
+
 impl BrokerMetrics {
     pub(crate) fn new(registry: &Registry, served: impl Iterator<Item = ApiKey>) -> Self {
         let apis = served.map(|api| {
             let labels = [("api", api.name())];
-            let bounds = tidelog_runtime::metrics::SECONDS;
-            let seconds = registry.histogram_with(
-                "broker_request_seconds",
-                "Time from a request's last byte to its answer, the wait it asked for included.",
-                bounds,
-                &labels,
-            );
+            let seconds = request_seconds(registry, api);
             let requests =
                 registry.counter_with("broker_requests_total", "Requests that were answered.", &labels);
             (api, ApiMetrics { requests, seconds })

@@ -42,9 +42,12 @@ mod tail;
 mod write_behind;
 
 pub use config::{LogConfig, PartitionConfig};
+#[doc(hidden)]
+pub use data_dir::meta_properties;
 pub use data_dir::{DirectoryLock, DirectoryOwner, directory_owner};
 pub use engine::Log;
 pub use error::{AppendError, CreateError, LogFailure, OpenError, ReadError};
+pub use metrics::round_seconds;
 #[doc(hidden)]
 pub use mistakes::Mistakes;
 pub use observer::{

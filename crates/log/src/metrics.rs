@@ -2,6 +2,15 @@
 
 use tidelog_runtime::metrics::{Counter, Gauge, Histogram, Registry};
 
+/// How long the rounds of the journal take, in seconds.
+#[must_use]
+pub fn round_seconds(registry: &Registry) -> Histogram {
+    registry.histogram(
+        "log_journal_round_seconds",
+        "Time from the start of a round's write to the end of its sync.",
+    )
+}
+
 /// What the log measures of itself.
 #[derive(Debug, Clone)]
 pub(crate) struct LogMetrics {
@@ -33,10 +42,7 @@ impl LogMetrics {
                 .counter("log_journal_written_bytes_total", "Bytes written to the journal."),
             rounds: registry.counter("log_journal_rounds_total", "Rounds written to the journal."),
             syncs: registry.counter("log_journal_syncs_total", "Syncs of the journal."),
-            round_seconds: registry.histogram(
-                "log_journal_round_seconds",
-                "Time from the start of a round's write to the end of its sync.",
-            ),
+            round_seconds: round_seconds(registry),
             written_behind_bytes: registry
                 .counter("log_written_behind_bytes_total", "Bytes written to segments from memory."),
             disk_read_bytes: registry

@@ -15,6 +15,7 @@ use tidelog_object::{
 use tidelog_replica::{ColdReader, ReplicaManager};
 use tidelog_tier::{ColdConfig, ColdTier, SegmentsError, Tier, TierConfig, TierSegments, TierStatus};
 use tidelog_types::{BrokerIncarnation, ByteSize, ClusterId, TopicName};
+use tidelog_wire::ApiKey;
 use tokio::sync::watch;
 
 use super::{parts::Parts, refusal};
@@ -64,7 +65,8 @@ impl Store {
             ..StoreOptions::default()
         };
         let (clock, rng) = (Arc::clone(&parts.clock), Arc::clone(&parts.rng));
-        let client = ObjectClient::open(&url, options, clock, rng, &parts.registry).await;
+        let layer = parts.store_layer.as_ref();
+        let client = ObjectClient::open_under(layer, &url, options, clock, rng, &parts.registry).await;
         Ok(Self {
             client: client.with_context(|| format!("open the store {url}"))?,
             cache: OnceLock::new(),
@@ -154,6 +156,12 @@ impl Store {
             &parts.supervisor,
             &parts.registry,
         );
+        // What is written and answered now goes before what is read again.
+        let registry = &parts.registry;
+        cold.give_way_to([
+            tidelog_log::round_seconds(registry),
+            tidelog_broker::request_seconds(registry, ApiKey::Produce),
+        ]);
         replicas.set_cold_reader(Arc::clone(&cold) as Arc<dyn ColdReader>);
         let mut tier_config =
             TierConfig::from_settings(config.node_id, identity.incarnation, identity.cluster_id, settings);
