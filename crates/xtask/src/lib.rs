@@ -9,6 +9,7 @@
 
 #![allow(clippy::print_stdout, reason = "a command for people and CI speaks on standard output")]
 
+pub mod bench;
 pub mod checks;
 pub mod clients;
 pub mod local;
