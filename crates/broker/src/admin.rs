@@ -9,8 +9,10 @@
 //! | `/readyz` | 200 once clients are served, else 503 and what is waited for |
 //! | `/v1/cluster` | the cluster, as JSON |
 //! | `/v1/tier/status` | what is in the bucket and what is not yet, as JSON |
-//! | `POST /v1/cache/clear` | drops what was read from the bucket |
 //! | `/v1/tier/segments?topic=NAME[&partition=N][&limit=N]` | the objects of a topic, as JSON |
+//! | `/v1/fences` | the partitions that take no appends, and what was lost of each, as JSON |
+//! | `POST /v1/fences/lift?topic=NAME&partition=N&accept_loss_from=OFFSET` | lifts one, for whoever names its loss |
+//! | `POST /v1/cache/clear` | drops what was read from the bucket |
 //!
 //! Requests have no body, connections are few, and each request has a time limit: a monitor that hangs costs a slot for
 //! some seconds, never memory.
@@ -21,6 +23,7 @@ use std::{
     io,
     net::SocketAddr,
     pin::Pin,
+    str::FromStr,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -65,6 +68,9 @@ pub enum AdminError {
     /// The question makes no sense.
     #[error("{0}")]
     Invalid(String),
+    /// What is asked for does not fit what there is: looking again helps, asking again does not.
+    #[error("{0}")]
+    Conflict(String),
     /// The node cannot answer at the moment.
     #[error("{0}")]
     Unavailable(String),
@@ -81,6 +87,17 @@ pub struct SegmentsQuery {
     pub limit: usize,
 }
 
+/// Which fence is to be lifted, and the loss that is accepted with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LiftFence {
+    /// The topic's name.
+    pub topic: String,
+    /// The partition.
+    pub partition: i32,
+    /// Where what is lost begins, as the list of fences says.
+    pub accept_loss_from: u64,
+}
+
 /// What the admin listener shows of a node.
 pub trait AdminSource: Send + Sync + 'static {
     /// What is waited for before clients are served; empty once they are.
@@ -91,6 +108,10 @@ pub trait AdminSource: Send + Sync + 'static {
     fn tier_status(&self) -> AdminAnswer;
     /// The objects of a topic.
     fn tier_segments(&self, query: SegmentsQuery) -> AdminAnswer;
+    /// The partitions that are fenced.
+    fn fences(&self) -> AdminAnswer;
+    /// Lifts a fence: an operator's decision, which nothing takes back.
+    fn lift_fence(&self, lift: LiftFence) -> AdminAnswer;
     /// Drops what was read from the bucket, so that the next cold read goes there.
     fn clear_cache(&self) -> AdminAnswer {
         Box::pin(async { Err(AdminError::Unavailable("this node has no cache".to_owned())) })
@@ -199,13 +220,21 @@ async fn respond(
     source: &dyn AdminSource,
     registry: &Registry,
 ) -> Response<Full<Bytes>> {
-    if request.method() == Method::POST && request.uri().path() == "/v1/cache/clear" {
-        return document(source.clear_cache().await);
+    let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+    if request.method() == Method::POST {
+        return match path {
+            "/v1/cache/clear" => document(source.clear_cache().await),
+            "/v1/fences/lift" => match lift_fence(query) {
+                Ok(lift) => document(source.lift_fence(lift).await),
+                Err(error) => document(Err(error)),
+            },
+            _ => text(StatusCode::METHOD_NOT_ALLOWED, "nothing is posted here\n".to_owned()),
+        };
     }
     if request.method() != Method::GET && request.method() != Method::HEAD {
         return text(StatusCode::METHOD_NOT_ALLOWED, "only GET is served\n".to_owned());
     }
-    match request.uri().path() {
+    match path {
         "/metrics" => {
             let mut response = text(StatusCode::OK, registry.encode());
             let kind = header::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
@@ -223,7 +252,8 @@ async fn respond(
         }
         "/v1/cluster" => document(source.cluster().await),
         "/v1/tier/status" => document(source.tier_status().await),
-        "/v1/tier/segments" => match segments_query(request.uri().query().unwrap_or_default()) {
+        "/v1/fences" => document(source.fences().await),
+        "/v1/tier/segments" => match segments_query(query) {
             Ok(query) => document(source.tier_segments(query).await),
             Err(error) => document(Err(error)),
         },
@@ -231,30 +261,44 @@ async fn respond(
     }
 }
 
-fn segments_query(query: &str) -> Result<SegmentsQuery, AdminError> {
-    let value = |name: &str| {
-        query
-            .split('&')
-            .filter_map(|pair| pair.split_once('='))
-            .find(|(key, _)| *key == name)
-            .map(|(_, value)| value)
-    };
-    let number = |name: &str| {
-        value(name)
-            .map(|text| {
-                text.parse::<i32>().map_err(|_| AdminError::Invalid(format!("{name} is not a number")))
-            })
-            .transpose()
-    };
-    let Some(topic) = value("topic").filter(|topic| !topic.is_empty()) else {
+/// Reads the query of `/v1/tier/segments`.
+#[doc(hidden)]
+pub fn segments_query(query: &str) -> Result<SegmentsQuery, AdminError> {
+    let Some(topic) = topic(query) else {
         return Err(AdminError::Invalid("topic is missing: /v1/tier/segments?topic=NAME".to_owned()));
     };
-    let limit = match number("limit")? {
+    let limit = match number::<i32>(query, "limit")? {
         Some(limit) => usize::try_from(limit).unwrap_or(0).min(SEGMENTS_MAX),
         None => SEGMENTS_MAX,
     };
-    // A valid topic name has no character that a URL escapes.
-    Ok(SegmentsQuery { topic: topic.to_owned(), partition: number("partition")?, limit })
+    Ok(SegmentsQuery { topic, partition: number(query, "partition")?, limit })
+}
+
+/// Reads the query of `/v1/fences/lift`: nothing of it may be left out.
+fn lift_fence(query: &str) -> Result<LiftFence, AdminError> {
+    match (topic(query), number(query, "partition")?, number(query, "accept_loss_from")?) {
+        (Some(topic), Some(partition), Some(accept_loss_from)) => {
+            Ok(LiftFence { topic, partition, accept_loss_from })
+        }
+        _ => Err(AdminError::Invalid(
+            "something is missing: /v1/fences/lift?topic=NAME&partition=N&accept_loss_from=OFFSET".to_owned(),
+        )),
+    }
+}
+
+/// A value of a query, as it stands there: a valid topic name, and a number, have no character that a URL escapes.
+fn value<'query>(query: &'query str, name: &str) -> Option<&'query str> {
+    let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
+}
+
+fn topic(query: &str) -> Option<String> {
+    value(query, "topic").filter(|topic| !topic.is_empty()).map(str::to_owned)
+}
+
+fn number<N: FromStr>(query: &str, name: &str) -> Result<Option<N>, AdminError> {
+    let parsed = value(query, name).map(str::parse).transpose();
+    parsed.map_err(|_| AdminError::Invalid(format!("{name} is not a number")))
 }
 
 fn document(answer: Result<Value, AdminError>) -> Response<Full<Bytes>> {
@@ -264,6 +308,7 @@ fn document(answer: Result<Value, AdminError>) -> Response<Full<Bytes>> {
             let status = match error {
                 AdminError::NotFound(_) => StatusCode::NOT_FOUND,
                 AdminError::Invalid(_) => StatusCode::BAD_REQUEST,
+                AdminError::Conflict(_) => StatusCode::CONFLICT,
                 AdminError::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
             };
             (status, json!({ "error": error.to_string() }))
@@ -294,5 +339,21 @@ mod tests {
         assert_eq!(segments_query("topic=a&limit=2000000").unwrap().limit, SEGMENTS_MAX);
         assert!(matches!(segments_query(""), Err(AdminError::Invalid(_))));
         assert!(matches!(segments_query("topic=a&partition=x"), Err(AdminError::Invalid(_))));
+    }
+
+    #[test]
+    fn a_lift_names_all_of_what_it_gives_up() {
+        let lift = lift_fence("topic=flights&partition=3&accept_loss_from=42").unwrap();
+        assert_eq!(lift, LiftFence { topic: "flights".to_owned(), partition: 3, accept_loss_from: 42 });
+        for query in [
+            "",
+            "topic=&partition=0&accept_loss_from=1",
+            "topic=a&partition=0",
+            "topic=a&accept_loss_from=1",
+            "topic=a&partition=0&accept_loss_from=-1",
+            "topic=a&partition=0&accept_loss_from=18446744073709551616",
+        ] {
+            assert!(matches!(lift_fence(query), Err(AdminError::Invalid(_))), "{query}");
+        }
     }
 }

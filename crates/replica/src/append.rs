@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tidelog_core::partition::{AppendDecision, BatchFacts};
+use tidelog_core::partition::{AppendDecision, BatchFacts, Visibility};
 use tidelog_format::batch::RawBatch;
 use tidelog_log::{AppendBatch, AppendError as LogRefusal};
-use tidelog_types::{Offset, Timestamp, limits::BATCH_HEADER_BYTES};
+use tidelog_types::{LeaderEpoch, Offset, Timestamp, limits::BATCH_HEADER_BYTES};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -131,10 +131,40 @@ impl From<AppendError> for Refusal {
     }
 }
 
+impl Refusal {
+    /// What a refusal of the log means for the append.
+    fn of_log(refused: LogRefusal) -> Self {
+        match refused {
+            LogRefusal::Backpressure => Self::Backpressure,
+            LogRefusal::NoSpace => AppendError::NoSpace.into(),
+            refused @ (LogRefusal::Fenced { .. } | LogRefusal::OutOfOrder { .. } | LogRefusal::Failed(_)) => {
+                AppendError::Storage(refused.to_string().into()).into()
+            }
+        }
+    }
+}
+
+/// The batch as the log takes it, at its place.
+fn stored(prepared: &Prepared, base: Offset, last: Offset, leader_epoch: LeaderEpoch) -> AppendBatch {
+    let mut batch = prepared.batch.clone();
+    batch.set_base_offset_and_epoch(base, leader_epoch);
+    AppendBatch {
+        header: *batch.header.as_bytes(),
+        max_timestamp: batch.header.max_timestamp(),
+        body: batch.body,
+        base_offset: base,
+        last_offset: last,
+        leader_epoch,
+        frame_bytes: prepared.frame_bytes,
+    }
+}
+
 impl Partition {
+    /// Decides and appends under the lock; waits for nothing.
     fn try_append(&self, request: &AppendRequest, prepared: &Prepared) -> Result<Appended, Refusal> {
         let settings = self.settings();
-        let rules = settings.rules(request.acks == Acks::All, request.internal);
+        let all = request.acks == Acks::All;
+        let rules = settings.rules(all, request.internal);
         let mut locked = self.lock();
         if locked.deleted {
             return Err(AppendError::Deleted.into());
@@ -145,7 +175,6 @@ impl Partition {
         let decision =
             locked.state.decide(&rules, &prepared.facts, prepared.now).map_err(AppendError::from)?;
         let log_start = locked.state.log_start();
-        let all = request.acks == Acks::All;
         let (base, last, leader_epoch, log_append_time) = match decision {
             AppendDecision::Append { base, last, leader_epoch, log_append_time } => {
                 (base, last, leader_epoch, log_append_time)
@@ -167,25 +196,7 @@ impl Partition {
                 });
             }
         };
-        let mut batch = prepared.batch.clone();
-        batch.set_base_offset_and_epoch(base, leader_epoch);
-        let bytes = prepared.facts.bytes;
-        let stored = AppendBatch {
-            header: *batch.header.as_bytes(),
-            max_timestamp: batch.header.max_timestamp(),
-            body: batch.body,
-            base_offset: base,
-            last_offset: last,
-            leader_epoch,
-            frame_bytes: prepared.frame_bytes,
-        };
-        self.log.append([stored]).map_err(|refused| match refused {
-            LogRefusal::Backpressure => Refusal::Backpressure,
-            LogRefusal::NoSpace => AppendError::NoSpace.into(),
-            refused @ (LogRefusal::Fenced { .. } | LogRefusal::OutOfOrder { .. } | LogRefusal::Failed(_)) => {
-                AppendError::Storage(refused.to_string().into()).into()
-            }
-        })?;
+        self.log.append([stored(prepared, base, last, leader_epoch)]).map_err(Refusal::of_log)?;
         let (moved, _ended) = locked.state.appended(&prepared.facts, base, prepared.now);
         let ack = self.ack(&mut locked, last.next(), request.acks);
         // Readers learn of the new end when the journal has it: before, they may see nothing of it.
@@ -194,19 +205,12 @@ impl Partition {
         if let Some(consequences) = consequences {
             self.settle(consequences);
         }
-        if moved.sync_due || (all && settings.flush.visibility == tidelog_core::partition::Visibility::Synced)
-        {
+        if moved.sync_due || (all && settings.flush.visibility == Visibility::Synced) {
             self.log.request_sync();
         }
-        self.shared.metrics.appended_bytes.add(bytes);
-        Ok(Appended {
-            base_offset: base,
-            last_offset: last,
-            log_append_time,
-            log_start,
-            duplicate: false,
-            ack,
-        })
+        self.shared.metrics.appended_bytes.add(prepared.facts.bytes);
+        let (base_offset, last_offset) = (base, last);
+        Ok(Appended { base_offset, last_offset, log_append_time, log_start, duplicate: false, ack })
     }
 
     fn ack(&self, locked: &mut crate::partition::Locked, end: Offset, acks: Acks) -> AckFuture {

@@ -84,6 +84,7 @@ impl PartitionHandle {
             return Err(LiftFenceError::AnotherLoss { lost_from, accepted });
         }
         partition.log.truncate(lost_from).await?;
+        partition.shared.metrics.fenced_partitions.sub(1);
         let log_end = partition.log.offsets().log_end;
         warn!(
             partition = %partition.place, topic = %partition.topic, why = %fence.why, %lost_from,

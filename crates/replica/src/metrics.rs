@@ -20,6 +20,7 @@ pub struct ReplicaMetrics {
     pub deleted_by_retention_bytes: Counter,
     pub partitions: Gauge,
     pub failed_partitions: Gauge,
+    pub fenced_partitions: Gauge,
 }
 
 impl ReplicaMetrics {
@@ -66,6 +67,10 @@ impl ReplicaMetrics {
             ),
             partitions: registry.gauge("replica_partitions", "Partitions hosted here."),
             failed_partitions: registry.gauge("replica_failed_partitions", "Partitions whose log failed."),
+            fenced_partitions: registry.gauge(
+                "replica_fenced_partitions",
+                "Partitions that take no appends until an operator accepts what was lost.",
+            ),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use serde_json::json;
-use tidelog_broker::{AdminAnswer, AdminError, AdminListener, AdminSource, SegmentsQuery};
+use tidelog_broker::{AdminAnswer, AdminError, AdminListener, AdminSource, LiftFence, SegmentsQuery};
 use tidelog_runtime::{Registry, Supervisor};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -38,6 +38,19 @@ impl AdminSource for Source {
 
     fn tier_segments(&self, query: SegmentsQuery) -> AdminAnswer {
         Box::pin(async move { Err(AdminError::NotFound(format!("no topic {}", query.topic))) })
+    }
+
+    fn fences(&self) -> AdminAnswer {
+        Box::pin(async { Ok(json!({ "fences": [] })) })
+    }
+
+    fn lift_fence(&self, lift: LiftFence) -> AdminAnswer {
+        Box::pin(async move {
+            match lift.accept_loss_from {
+                7 => Ok(json!({ "lifted": lift.topic })),
+                other => Err(AdminError::Conflict(format!("not at {other}"))),
+            }
+        })
     }
 }
 
@@ -76,6 +89,13 @@ async fn pages_answer_for_the_node() {
     assert_eq!(get(address, "GET /v1/tier/segments").await.0, 400);
     assert_eq!(get(address, "GET /nowhere").await.0, 404);
     assert_eq!(get(address, "POST /metrics").await.0, 405);
+    assert_eq!(get(address, "GET /v1/fences").await, (200, "{\"fences\":[]}\n".to_owned()));
+    // A look never lifts anything, and neither does half of what is needed.
+    let lift = "/v1/fences/lift?topic=t&partition=0&accept_loss_from=";
+    assert_eq!(get(address, &format!("GET {lift}7")).await.0, 404);
+    assert_eq!(get(address, "POST /v1/fences/lift?topic=t&partition=0").await.0, 400);
+    assert_eq!(get(address, &format!("POST {lift}8")).await, (409, "{\"error\":\"not at 8\"}\n".to_owned()));
+    assert_eq!(get(address, &format!("POST {lift}7")).await, (200, "{\"lifted\":\"t\"}\n".to_owned()));
     assert_eq!(get(address, &format!("GET /{}", "x".repeat(20_000))).await.0, 431);
     assert_eq!(supervisor.shutdown(DEADLINE).await, Vec::<&str>::new());
 }

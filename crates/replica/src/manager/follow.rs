@@ -112,6 +112,9 @@ impl ReplicaManager {
             .map(|(_, handle)| handle.clone())
             .collect();
         for handle in &gone {
+            if handle.fence().is_some() {
+                self.shared.metrics.fenced_partitions.sub(1);
+            }
             handle.inner.fail("the partition is deleted", true);
         }
         self.host(Some(partitions), image.clone());
@@ -230,6 +233,9 @@ impl ReplicaManager {
             Err(error) => (Producers::new(settings.producers), Some(error)),
         };
         let handle = self.assemble(placed, broker, settings, log, producers);
+        if handle.fence().is_some() {
+            self.shared.metrics.fenced_partitions.add(1);
+        }
         if let Some(error) = unknown {
             error!(partition = %placed.place, topic = %placed.topic.name, %error, "takes no appends: its producers are not known");
             self.shared.metrics.failed_partitions.add(1);

@@ -1,4 +1,4 @@
-//! A GET of the admin HTTP listener.
+//! What verbs ask the admin HTTP listener.
 
 use std::time::Duration;
 
@@ -19,12 +19,25 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// # Errors
 /// Where nobody listens, or the answer is not 200 with JSON.
 pub(crate) async fn get_json(address: &str, path: &str) -> Result<serde_json::Value> {
+    ask(address, "GET", path).await
+}
+
+/// Has something done; the answer is a JSON document too.
+///
+/// # Errors
+/// As [`get_json`]. Where no answer came, it may have been done.
+pub(crate) async fn post_json(address: &str, path: &str) -> Result<serde_json::Value> {
+    ask(address, "POST", path).await
+}
+
+async fn ask(address: &str, method: &str, path: &str) -> Result<serde_json::Value> {
+    let body = if method == "POST" { "Content-Length: 0\r\n" } else { "" };
     let exchange = async {
         let mut stream = TcpStream::connect(address)
             .await
             .with_context(|| format!("connect to the admin listener {address}"))?;
         let request = format!(
-            "GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: application/json\r\nConnection: close\r\n\r\n"
+            "{method} {path} HTTP/1.1\r\nHost: {address}\r\nAccept: application/json\r\n{body}Connection: close\r\n\r\n"
         );
         let mut answer = Vec::new();
         let exchanged = async {
@@ -70,6 +83,18 @@ fn parse(answer: &[u8]) -> Result<(u16, Vec<u8>)> {
     });
     let body = &answer[end + 4..];
     Ok((status, if chunked { join_chunks(body)? } else { body.to_vec() }))
+}
+
+/// As a verb reads the answer of an admin listener: the status, if it is one.
+#[doc(hidden)]
+#[must_use]
+pub fn admin_answer(bytes: &[u8]) -> Option<u16> {
+    let (status, body) = parse(bytes).ok()?;
+    if status == 200 {
+        return serde_json::from_slice::<serde_json::Value>(&body).is_ok().then_some(status);
+    }
+    let _told = refusal("host:1", "/", status, &body);
+    Some(status)
 }
 
 fn join_chunks(mut rest: &[u8]) -> Result<Vec<u8>> {

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::output;
 
@@ -59,6 +60,20 @@ impl Table {
     /// Prints the table on standard output.
     pub(crate) fn print(&self) -> Result<()> {
         output::print(&self.render())
+    }
+}
+
+/// The elements of a list in a node's document; none where there is no list.
+pub(crate) fn elements(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// A cell for a value of a node's document.
+pub(crate) fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "-".to_owned(),
+        other => other.to_string(),
     }
 }
 

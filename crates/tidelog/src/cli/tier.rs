@@ -7,7 +7,11 @@ use clap::Subcommand;
 use serde_json::Value;
 use tidelog_types::{ByteSize, TopicName};
 
-use super::{AdminAddress, Table, http, print_json, topic::topic_name};
+use super::{
+    AdminAddress, Table, http, print_json,
+    table::{elements, text},
+    topic::topic_name,
+};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
@@ -101,18 +105,6 @@ fn show_segments(found: &Value) -> Result<()> {
         ]);
     }
     table.print()
-}
-
-fn elements(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
-
-fn text(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Null => "-".to_owned(),
-        other => other.to_string(),
-    }
 }
 
 fn bytes(value: &Value) -> String {

@@ -2,12 +2,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde_json::json;
-use tidelog_broker::{AdminAnswer, AdminError, AdminSource, SegmentsQuery};
+use serde_json::{Value, json};
+use tidelog_broker::{AdminAnswer, AdminError, AdminSource, LiftFence, SegmentsQuery};
 use tidelog_controller::Controller;
-use tidelog_replica::ReplicaManager;
+use tidelog_replica::{Fence, LiftFenceError, PartitionHandle, ReplicaManager};
+use tidelog_runtime::Supervisor;
 use tidelog_tier::SegmentsError;
-use tidelog_types::TopicName;
+use tidelog_types::{Offset, PartitionIndex, TopicName};
 
 use super::store::Store;
 
@@ -28,6 +29,7 @@ struct Serving {
     controller: Controller,
     replicas: ReplicaManager,
     store: Arc<Store>,
+    tasks: Supervisor,
 }
 
 impl NodeAdmin {
@@ -42,9 +44,19 @@ impl NodeAdmin {
     }
 
     /// Says that clients are served.
-    pub(super) fn serves(&self, controller: &Controller, replicas: &ReplicaManager, store: &Arc<Store>) {
-        let serving =
-            Serving { controller: controller.clone(), replicas: replicas.clone(), store: Arc::clone(store) };
+    pub(super) fn serves(
+        &self,
+        controller: &Controller,
+        replicas: &ReplicaManager,
+        store: &Arc<Store>,
+        tasks: &Supervisor,
+    ) {
+        let serving = Serving {
+            controller: controller.clone(),
+            replicas: replicas.clone(),
+            store: Arc::clone(store),
+            tasks: tasks.clone(),
+        };
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) =
             State { waits_for: None, serving: Some(serving) };
     }
@@ -130,6 +142,34 @@ impl AdminSource for NodeAdmin {
         })
     }
 
+    fn fences(&self) -> AdminAnswer {
+        let serving = self.serving();
+        answer(async move {
+            let mut fenced: Vec<(PartitionHandle, Fence)> = serving?
+                .replicas
+                .partitions()
+                .into_iter()
+                .filter_map(|partition| partition.fence().map(|fence| (partition, fence)))
+                .collect();
+            fenced.sort_by(|(a, _), (b, _)| {
+                (a.topic(), a.place().partition).cmp(&(b.topic(), b.place().partition))
+            });
+            let fences: Vec<Value> =
+                fenced.iter().map(|(partition, fence)| fence_document(partition, fence)).collect();
+            Ok(json!({ "fences": fences }))
+        })
+    }
+
+    fn lift_fence(&self, lift: LiftFence) -> AdminAnswer {
+        let serving = self.serving();
+        answer(async move {
+            let serving = serving?;
+            // A task of its own: whoever asked may go away in the middle of it.
+            let lifting = serving.tasks.spawn("lift fence", lift_one(serving.replicas, lift));
+            lifting.join().await.map_err(|error| AdminError::Unavailable(error.to_string()))?
+        })
+    }
+
     fn clear_cache(&self) -> AdminAnswer {
         let serving = self.serving();
         answer(async move {
@@ -137,6 +177,31 @@ impl AdminSource for NodeAdmin {
             Ok(json!({ "cache": "empty" }))
         })
     }
+}
+
+async fn lift_one(replicas: ReplicaManager, lift: LiftFence) -> Result<Value, AdminError> {
+    let topic = TopicName::new(&lift.topic).map_err(|error| AdminError::Invalid(error.to_string()))?;
+    let partition = replicas.partition_by_name(&topic, PartitionIndex(lift.partition)).ok_or_else(|| {
+        AdminError::NotFound(format!("this node has no partition {} of topic `{topic}`", lift.partition))
+    })?;
+    let accepted = Offset::new(lift.accept_loss_from)
+        .ok_or_else(|| AdminError::Invalid("accept_loss_from is no offset".to_owned()))?;
+    let fence = partition.lift_fence(accepted).await.map_err(|error| match error {
+        LiftFenceError::NotFenced | LiftFenceError::NotLeader | LiftFenceError::AnotherLoss { .. } => {
+            AdminError::Conflict(error.to_string())
+        }
+        LiftFenceError::Log(_) | LiftFenceError::CutBelow { .. } => {
+            AdminError::Unavailable(error.to_string())
+        }
+    })?;
+    Ok(fence_document(&partition, &fence))
+}
+
+fn fence_document(partition: &PartitionHandle, fence: &Fence) -> Value {
+    json!({
+        "topic": partition.topic().as_str(), "partition": partition.place().partition.0, "why": &*fence.why,
+        "local_log_start": fence.local_log_start.get(), "lost_from": fence.lost_from.get(),
+    })
 }
 
 /// Tiering begins once the store has said whose prefix it is.

@@ -2,8 +2,10 @@
 
 use std::{
     fs::{self, File},
+    io::{Read as _, Write as _},
+    net::TcpStream,
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, Command, ExitStatus, Output, Stdio},
     time::Duration,
 };
 
@@ -84,7 +86,7 @@ impl Process {
         fs::read_to_string(self.folder.path().join("errors")).unwrap()
     }
 
-    fn ended(&self, status: ExitStatus) -> Ended {
+    pub(crate) fn ended(&self, status: ExitStatus) -> Ended {
         Ended {
             code: status.code(),
             output: self.output(),
@@ -162,23 +164,57 @@ impl Node {
         self.report["admin"].as_str().unwrap().to_owned()
     }
 
+    /// Runs a verb against it to its end, with its document on standard output.
+    pub(crate) async fn run(&self, arguments: &[&str]) -> Ended {
+        let asks_admin = matches!(arguments, ["tier", ..] | ["cluster", "fences" | "lift-fence", ..]);
+        let (flag, address) =
+            if asks_admin { ("--admin", self.admin()) } else { ("--bootstrap", self.address()) };
+        run(&[arguments, &[flag, &address, "--json"]].concat()).await
+    }
+
     /// Runs a verb against it and gives its document.
     pub(crate) async fn verb(&self, arguments: &[&str]) -> Value {
-        let (flag, address) =
-            if arguments[0] == "tier" { ("--admin", self.admin()) } else { ("--bootstrap", self.address()) };
-        let ended = run(&[arguments, &[flag, &address, "--json"]].concat()).await;
+        let ended = self.run(arguments).await;
         assert_eq!(ended.code, Some(0), "{}", ended.errors);
         serde_json::from_str(&ended.output).unwrap()
     }
 
+    /// A metric without labels, as it is now.
+    pub(crate) fn metric(&self, name: &str) -> u64 {
+        let mut stream = TcpStream::connect(self.admin()).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no metric {name}")).trim().parse().unwrap()
+    }
+
+    /// The values of a topic's records.
+    pub(crate) async fn values(&self, topic: &str) -> Vec<String> {
+        let read = self.verb(&["consume", topic]).await;
+        let records = read["records"].as_array().unwrap();
+        records.iter().map(|record| record["value"].as_str().unwrap().to_owned()).collect()
+    }
+
     /// Writes lines to a topic.
     pub(crate) async fn produce(&self, topic: &str, lines: &str) {
+        let done = self.try_produce(topic, lines);
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+
+    /// The same where it may fail.
+    pub(crate) fn try_produce(&self, topic: &str, lines: &str) -> Output {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lines");
         fs::write(&path, lines).unwrap();
         let mut command = tidelog(&["produce", topic, "--bootstrap", &self.address(), "--json"]);
-        let done = command.stdin(File::open(&path).unwrap()).output().unwrap();
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        command.stdin(File::open(&path).unwrap()).output().unwrap()
+    }
+
+    /// Waits for its end, which it comes to by itself.
+    pub(crate) async fn end(mut self) -> Ended {
+        let status = self.process.wait(Duration::from_secs(40)).await;
+        self.process.ended(status)
     }
 
     /// SIGTERM, and its end.
