@@ -13,6 +13,7 @@
 //! **Owns** that order, and what `/readyz` waits for. **Does not own** any rule of the parts.
 
 mod admin;
+mod ending;
 mod parts;
 mod refusal;
 mod store;
@@ -22,11 +23,10 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use anyhow::{Context as _, Result, anyhow};
 use serde::Serialize;
 use tidelog_broker::{AdminListener, BoundListener, Broker, BrokerConfig, ListenerConfig};
-use tidelog_controller::{Controller, ControllerConfig};
+use tidelog_controller::{Controller, ControllerConfig, ProposeError};
 use tidelog_core::cluster::{BrokerRegistration, Command, Listener, LogIndex, Outcome};
 use tidelog_log::{Log, LogStatus};
 use tidelog_replica::{ReplicaConfig, ReplicaManager};
-use tidelog_runtime::Supervisor;
 use tidelog_types::{BrokerIncarnation, ClusterId, limits};
 use tokio::runtime::Handle;
 
@@ -34,11 +34,16 @@ use crate::config::NodeConfig;
 
 pub(crate) use store::check_cache_bytes;
 
+pub use self::parts::{DiskLayer, Layers};
 use self::{
     admin::NodeAdmin,
+    ending::{Begun, StopTime},
     parts::Parts,
     store::{Identity, Store},
 };
+
+/// How long a start that is not gone on with may take to end.
+const START_END_DEADLINE: Duration = Duration::from_secs(10);
 
 /// How often the node looks whether its log has failed.
 const FAILURE_CHECK: Duration = Duration::from_millis(500);
@@ -51,11 +56,10 @@ pub struct Node {
     addresses: Vec<(String, SocketAddr)>,
     admin_address: SocketAddr,
     broker: Broker,
-    replicas: ReplicaManager,
     controller: Controller,
     log: Log,
     store: Arc<Store>,
-    admin_tasks: Supervisor,
+    begun: Begun,
     parts: Parts,
 }
 
@@ -81,19 +85,53 @@ impl Node {
     /// What is wrong and what to do: a port in use, a directory of another cluster, a store that refuses. A store that is
     /// only away or busy is no error: hot partitions are served meanwhile.
     pub async fn start(config: NodeConfig, back: &Handle) -> Result<Self> {
-        let parts = Parts::new(back)?;
-        let outcome = Self::start_with(config, &parts).await;
-        if outcome.is_err() {
-            // The parts that were begun end here, so that the directory is free again when the error is seen.
-            let late = parts.supervisor.shutdown(Duration::from_secs(5)).await;
-            if !late.is_empty() {
-                tracing::warn!(?late, "tasks did not end after a failed start");
-            }
-        }
-        outcome
+        Self::start_under(Layers::default(), config, back).await
     }
 
-    async fn start_with(config: NodeConfig, parts: &Parts) -> Result<Self> {
+    /// Starts a node under layers: the same node, whose disk and store a test owns.
+    ///
+    /// # Errors
+    /// As [`Node::start`], and what the layers make of it.
+    pub async fn start_under(layers: Layers, config: NodeConfig, back: &Handle) -> Result<Self> {
+        let started = Self::start_unless(std::future::pending(), layers, config, back).await?;
+        started.context("the start was ended")
+    }
+
+    /// Starts a node unless `ended` completes before it serves, whatever the start waits for: then what was begun ends again,
+    /// in seconds, and there is no node.
+    ///
+    /// # Errors
+    /// As [`Node::start_under`].
+    pub async fn start_unless(
+        ended: impl Future<Output = ()>,
+        layers: Layers,
+        config: NodeConfig,
+        back: &Handle,
+    ) -> Result<Option<Self>> {
+        let parts = Parts::new(layers, back)?;
+        let begun = Begun::default();
+        let outcome = tokio::select! {
+            biased;
+            () = ended => Ok(None),
+            outcome = Self::start_with(config, &parts, &begun) => outcome.map(Some),
+        };
+        match outcome {
+            Ok(Some(mut node)) => {
+                node.begun = begun;
+                Ok(Some(node))
+            }
+            // The parts that were begun end here, so that the directory is free again when this is seen.
+            other => {
+                let time = StopTime::new(&parts.clock, START_END_DEADLINE);
+                if let Err(error) = begun.end(time, &parts.supervisor).await {
+                    tracing::warn!(error = format!("{error:#}"), "the start did not end cleanly");
+                }
+                other
+            }
+        }
+    }
+
+    async fn start_with(config: NodeConfig, parts: &Parts, begun: &Begun) -> Result<Self> {
         let (lock, owner) = parts.lock_directory(&config.data_dir).await?;
         let listeners = bind(&config).await?;
         let admin_address = config.admin_listen.to_string();
@@ -103,11 +141,13 @@ impl Node {
         let store = Arc::new(Store::open(&config, parts).await?);
         let status = Arc::new(NodeAdmin::default());
         let admin_tasks = parts.supervisor.child("admin");
+        let _ = (begun.store.set(Arc::clone(&store)), begun.admin_tasks.set(admin_tasks.clone()));
         let admin_bound = admin_listener.address();
         admin_listener.serve(Arc::clone(&status) as _, parts.registry.clone(), &admin_tasks);
 
         status.waits_for("the controller");
         let controller = start_controller(&config, parts, owner).await?;
+        let _ = begun.controller.set(controller.clone());
         let cluster_id = controller.cluster_id();
         status.waits_for("the store's answer to whose prefix it is");
         let claimed = store.claim(cluster_id, &controller).await?;
@@ -132,6 +172,7 @@ impl Node {
         )
         .await
         .context("open the partitions")?;
+        let _ = begun.partitions.set((replicas.clone(), log.clone()));
         tracing::info!(?started, "partitions are open");
         let identity = Identity { cluster_id, incarnation };
         let space = parts.disk.space(&config.data_dir).await.context("ask for the disk's space")?;
@@ -140,7 +181,7 @@ impl Node {
             listeners.iter().map(|bound| (bound.endpoint().name.clone(), bound.address())).collect();
         let broker =
             Broker::start(broker_config(&config), listeners, parts.broker_parts(metadata, &replicas));
-        status.serves(&controller, &replicas, &store);
+        status.serves(&controller, &replicas, &store, &parts.supervisor);
         tracing::info!(cluster_id = %cluster_id, node_id = %config.node_id, ?addresses, %admin_bound, store = %store.url(), "serving");
         Ok(Self {
             config,
@@ -149,11 +190,10 @@ impl Node {
             addresses,
             admin_address: admin_bound,
             broker,
-            replicas,
             controller,
             log,
             store,
-            admin_tasks,
+            begun: Begun::default(),
             parts: parts.clone(),
         })
     }
@@ -210,39 +250,26 @@ impl Node {
     /// recover.
     ///
     /// # Errors
-    /// The log could not be closed; the next start recovers.
+    /// The log was not closed, or not in time; the next start recovers.
     pub async fn stop(&self, deadline: Duration) -> Result<()> {
-        let share = deadline / 5;
-        let end = self.parts.clock.monotonic() + deadline;
-        // What one step took too long goes off the later ones, but for what each takes where nothing is wrong.
-        let limit = |share: Duration| {
-            share.min(end.saturating_sub(self.parts.clock.monotonic())).max(Duration::from_millis(500))
-        };
-        let mut late = self.broker.drain(share / 2).await;
-        late.extend(self.store.finish_uploads(limit(share * 2)).await);
-        self.end_session(limit(share)).await;
-        late.extend(self.replicas.shutdown(limit(share)).await);
-        let closed = self.log.close().await;
-        self.controller.shutdown().await;
-        late.extend(self.store.close(limit(share)).await);
-        late.extend(self.admin_tasks.shutdown(Duration::from_secs(1)).await);
-        late.extend(self.parts.supervisor.shutdown(Duration::from_secs(2)).await);
-        if !late.is_empty() {
-            tracing::warn!(?late, "tasks did not end in time and were cut");
+        let mut time = StopTime::new(&self.parts.clock, deadline);
+        let late = self.broker.drain(time.share / 2).await;
+        time.add_late(late);
+        let late = self.store.finish_uploads(time.limit(time.share * 2)).await;
+        time.add_late(late);
+        let limit = time.limit(time.share);
+        if let Some(Err(error)) = time.step("the session's end", limit, self.end_session()).await {
+            tracing::warn!(%error, "the session was not ended");
         }
-        closed.context("close the log")?;
+        self.begun.end(time, &self.parts.supervisor).await?;
         tracing::info!("stopped");
         Ok(())
     }
 
     /// Gives leadership up, so that nobody waits for this node.
-    async fn end_session(&self, deadline: Duration) {
+    async fn end_session(&self) -> Result<(), ProposeError> {
         let session = Command::EndSession { broker: self.config.node_id, incarnation: self.incarnation };
-        match tokio::time::timeout(deadline, self.controller.propose(session)).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "the session was not ended"),
-            Err(_) => tracing::warn!("the session was not ended in time"),
-        }
+        self.controller.propose(session).await.map(drop)
     }
 }
 

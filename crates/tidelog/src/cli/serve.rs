@@ -2,13 +2,17 @@
 
 use std::{process::ExitCode, time::Duration};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use tidelog_runtime::{Runtimes, RuntimesConfig};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::NodeFlags;
-use crate::{config::NodeConfig, node::Node, telemetry};
+use crate::{
+    config::NodeConfig,
+    node::{Layers, Node},
+    telemetry,
+};
 
 /// What `tidelog serve` takes.
 #[derive(Debug, Args)]
@@ -38,8 +42,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 }
 
 async fn serve(config: NodeConfig, back: &tokio::runtime::Handle, as_json: bool) -> Result<ExitCode> {
-    let node = Node::start(config, back).await?;
+    // Before anything is touched: a start may wait long, and a signal must not end it as a crash would.
     let mut signals = Signals::listen()?;
+    let Some(node) = start(config, back, &mut signals).await? else { return Ok(ExitCode::SUCCESS) };
     if as_json {
         match super::print_json(&node.report()) {
             // Whoever started the node and does not read on is no reason to end it.
@@ -55,13 +60,44 @@ async fn serve(config: NodeConfig, back: &tokio::runtime::Handle, as_json: bool)
         }
         failure = node.failed() => Some(failure),
     };
-    if let Some(failure) = failure {
-        // The document was printed when the node began to serve: there is no second one.
-        tracing::error!(why = format!("{failure:#}"), "the node must not go on");
-        telemetry::complain(&failure);
-        return Ok(ExitCode::FAILURE);
+    let Some(failure) = failure else { return stop(&node, &mut signals).await };
+    // The document was printed when the node began to serve: there is no second one.
+    tracing::error!(why = format!("{failure:#}"), "the node must not go on: stopping");
+    telemetry::complain(&failure);
+    // What goes on without what failed, such as uploads without the log, still ends as it should.
+    if let Err(error) = stop(&node, &mut signals).await {
+        tracing::warn!(error = format!("{error:#}"), "the node did not stop cleanly");
     }
-    stop(&node, &mut signals).await
+    Ok(ExitCode::FAILURE)
+}
+
+/// Starts a node. A signal ends the start, whatever it waits for: then there is none.
+async fn start(
+    config: NodeConfig,
+    back: &tokio::runtime::Handle,
+    signals: &mut Signals,
+) -> Result<Option<Node>> {
+    let (end, ended) = tokio::sync::oneshot::channel();
+    let ended = async {
+        // Dropped without a word when the node serves.
+        if ended.await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    let mut starting = std::pin::pin!(Node::start_unless(ended, Layers::default(), config, back));
+    tokio::select! {
+        biased;
+        signal = signals.next() => {
+            tracing::info!(why = signal, "stopping before the node serves");
+            let _ = end.send(());
+        }
+        started = &mut starting => return started,
+    }
+    tokio::select! {
+        biased;
+        _ = signals.next() => bail!("a second signal ends the start at once"),
+        started = &mut starting => started,
+    }
 }
 
 /// Stops a node; another signal ends it at once.

@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step of a test ends it, and says where")]
 
+mod failing;
+mod fences;
 mod idle;
 mod process;
 mod refusals;
+mod starting;
 mod stopping;
 mod verbs;
