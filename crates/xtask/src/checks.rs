@@ -1,8 +1,10 @@
-//! Checks of the repository itself: who depends on whom, which test holds which case, spelling, compose files.
+//! Checks of the repository itself: who depends on whom, which test holds which case, which metrics the
+//! operator's page names, spelling, compose files.
 
 mod cases;
 mod compose;
 mod dependencies;
+mod metrics;
 
 use std::{path::PathBuf, process::Command};
 
@@ -17,6 +19,7 @@ use crate::{process, stores};
 pub fn run() -> Result<()> {
     dependencies::check()?;
     cases::check()?;
+    metrics::check()?;
     spelling()
 }
 
