@@ -4,6 +4,7 @@
 
 mod failing;
 mod fences;
+mod hanging;
 mod idle;
 mod process;
 mod refusals;

@@ -1,0 +1,133 @@
+//! A disk that hangs while the node stops.
+
+use std::{
+    future::pending,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tidelog::{
+    config::{NodeConfig, Overrides},
+    node::{Layers, Node},
+};
+use tidelog_runtime::{DirEntry, Disk, DiskFile, DiskSpace, IoFuture, Lane, OpenMode};
+use tokio::{runtime::Handle, time::Instant};
+
+use crate::process::Folder;
+
+/// A disk whose syncs never end once it is told so.
+struct HangingDisk {
+    inner: Arc<dyn Disk>,
+    hangs: Arc<AtomicBool>,
+}
+
+struct HangingFile {
+    inner: Arc<dyn DiskFile>,
+    hangs: Arc<AtomicBool>,
+}
+
+impl Disk for HangingDisk {
+    fn open(&self, path: &Path, mode: OpenMode, lane: Lane) -> IoFuture<Arc<dyn DiskFile>> {
+        let (opened, hangs) = (self.inner.open(path, mode, lane), Arc::clone(&self.hangs));
+        Box::pin(
+            async move { Ok(Arc::new(HangingFile { inner: opened.await?, hangs }) as Arc<dyn DiskFile>) },
+        )
+    }
+
+    fn create_dir_all(&self, path: &Path) -> IoFuture<()> {
+        self.inner.create_dir_all(path)
+    }
+
+    fn sync_dir(&self, path: &Path) -> IoFuture<()> {
+        self.inner.sync_dir(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> IoFuture<()> {
+        self.inner.rename(from, to)
+    }
+
+    fn remove_file(&self, path: &Path) -> IoFuture<()> {
+        self.inner.remove_file(path)
+    }
+
+    fn remove_dir_all(&self, path: &Path) -> IoFuture<()> {
+        self.inner.remove_dir_all(path)
+    }
+
+    fn list_dir(&self, path: &Path) -> IoFuture<Vec<DirEntry>> {
+        self.inner.list_dir(path)
+    }
+
+    fn space(&self, path: &Path) -> IoFuture<DiskSpace> {
+        self.inner.space(path)
+    }
+}
+
+impl DiskFile for HangingFile {
+    fn write_at(&self, position: u64, chunks: Vec<Bytes>) -> IoFuture<()> {
+        self.inner.write_at(position, chunks)
+    }
+
+    fn read_at(&self, position: u64, length: usize) -> IoFuture<Bytes> {
+        self.inner.read_at(position, length)
+    }
+
+    fn sync_data(&self) -> IoFuture<()> {
+        if self.hangs.load(Ordering::Relaxed) { Box::pin(pending()) } else { self.inner.sync_data() }
+    }
+
+    fn allocate(&self, length: u64) -> IoFuture<()> {
+        self.inner.allocate(length)
+    }
+
+    fn set_len(&self, length: u64) -> IoFuture<()> {
+        self.inner.set_len(length)
+    }
+
+    fn len(&self) -> IoFuture<u64> {
+        self.inner.len()
+    }
+
+    fn push_out(&self, position: u64, length: u64) {
+        self.inner.push_out(position, length);
+    }
+}
+
+async fn start(data_dir: &Path, layers: Layers) -> Node {
+    let free = || Some("127.0.0.1:0".to_owned());
+    let overrides = Overrides {
+        data_dir: Some(data_dir.to_owned()),
+        listen: free(),
+        admin_listen: free(),
+        ..Overrides::default()
+    };
+    let config = NodeConfig::load(None, std::iter::empty(), overrides).unwrap();
+    Node::start_under(layers, config, &Handle::current()).await.unwrap()
+}
+
+// The log's close and the controller's end once had no bound of their own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_on_a_disk_that_hangs_ends_in_its_time_and_says_what_did_not() {
+    let folder = Folder::new();
+    let data = folder.path("data");
+    let hangs = Arc::new(AtomicBool::new(false));
+    let switch = Arc::clone(&hangs);
+    let layers = Layers {
+        disk: Some(Arc::new(move |inner| Arc::new(HangingDisk { inner, hangs: Arc::clone(&switch) }) as _)),
+        ..Layers::default()
+    };
+    let node = start(&data, layers).await;
+    hangs.store(true, Ordering::Relaxed);
+    let begun = Instant::now();
+    let stopped = node.stop(Duration::from_secs(5)).await.unwrap_err().to_string();
+    assert_eq!(stopped, "the log was not closed in time: the next start recovers it");
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    drop(node);
+    let node = start(&data, Layers::default()).await;
+    node.stop(Duration::from_secs(5)).await.unwrap();
+}
