@@ -12,7 +12,7 @@ use crate::{
     cursor::{Put, Reader},
     envelope::{self, Kind},
     error::DecodeError,
-    journal::{Generation, JournalPosition},
+    journal::{Generation, JournalPosition, POSITION_MAX},
 };
 
 const FILE: Kind = Kind { what: "log checkpoint", magic: *b"TLCP", version: 2 };
@@ -132,6 +132,10 @@ impl Checkpoint {
                 return Err(reader.invalid("its partitions do not ascend"));
             }
             entries.push(entry);
+        }
+        let mut positions = entries.iter().map(|entry| entry.position).chain([replay_from]);
+        if generation.0 > POSITION_MAX || positions.any(|position| position.0 > POSITION_MAX) {
+            return Err(reader.invalid("a position or its generation is out of range"));
         }
         reader.finish()?;
         Ok(Self { generation, replay_from, clean, written_at, entries })

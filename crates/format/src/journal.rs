@@ -90,6 +90,10 @@ impl fmt::Display for Generation {
     }
 }
 
+/// The highest position and generation that a stored structure may name. At 10 GB a second the journal reaches it after 14
+/// years; what lies beyond is damage that a checksum does not tell, and sums of what lies below fit 64 bits.
+pub const POSITION_MAX: u64 = 1 << 62;
+
 /// Bytes of an append entry in the journal.
 #[must_use]
 pub const fn append_bytes(body_bytes: u64) -> u64 {

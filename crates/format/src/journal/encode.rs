@@ -5,7 +5,8 @@ use tidelog_types::{LeaderEpoch, Offset, TopicPartition, limits::BATCH_HEADER_BY
 
 use super::{
     APPEND_HEADER_BYTES, BLOCK_BYTES, ENTRY_ALIGNMENT, ENTRY_MAGIC, FILE_HEADER_BYTES, FILE_HEADER_COPIES,
-    FILE_MAGIC, Generation, JournalPosition, ROUND_HEADER_BYTES, ROUND_MAGIC, TRAILER_BYTES, VERSION, kind,
+    FILE_MAGIC, Generation, JournalPosition, POSITION_MAX, ROUND_HEADER_BYTES, ROUND_MAGIC, TRAILER_BYTES,
+    VERSION, kind,
 };
 use crate::{
     crc::{Crc32c, crc32c},
@@ -118,6 +119,9 @@ fn decode_copy(bytes: &[u8]) -> Result<FileHeader, DecodeError> {
     reserved?;
     if !header.base.0.is_multiple_of(BLOCK_BYTES) {
         return Err(reader.invalid("its base is on no border"));
+    }
+    if [header.generation.0, header.base.0, header.synced.0].iter().any(|number| *number > POSITION_MAX) {
+        return Err(reader.invalid("a position or its generation is out of range"));
     }
     Ok(header)
 }

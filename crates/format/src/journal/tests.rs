@@ -311,6 +311,32 @@ fn a_file_header_survives_one_bad_copy() {
     assert_eq!(FileHeader::decode(&torn).unwrap().generation, Generation(10));
 }
 
+#[test]
+fn a_position_that_no_journal_reaches_is_refused_and_the_highest_one_plays() {
+    let header = |base, synced, generation| FileHeader {
+        generation: Generation(generation),
+        base: JournalPosition(base),
+        synced: JournalPosition(synced),
+    };
+    let (beyond, top) = (POSITION_MAX + 4096, POSITION_MAX);
+    for refused in [header(beyond, 0, 1), header(top, u64::MAX, 1), header(top, 0, u64::MAX)] {
+        assert!(matches!(FileHeader::decode(&refused.encode()), Err(crate::DecodeError::Invalid { .. })));
+    }
+    // A round that claims 4 GiB at the end of all positions, of which nothing is there; all of it is said to be synced.
+    let highest = header(top, top, top);
+    assert_eq!(FileHeader::decode(&highest.encode()), Ok(highest));
+    let first = JournalPosition(top + FILE_HEADER_BYTES);
+    let mut round = RoundEncoder::new(highest.generation, first, first, 1);
+    round.delete(place(0));
+    let mut bytes = highest.encode().to_vec();
+    round.finish().parts.iter().for_each(|part| bytes.extend_from_slice(part));
+    bytes[4096 + 32..4096 + 36].fill(0xff);
+    let crc = crate::crc::crc32c(&bytes[4096..4096 + 60]);
+    bytes[4096 + 60..4096 + 64].copy_from_slice(&crc.to_be_bytes());
+    let found = scan(&[(highest, bytes.into())]).unwrap();
+    assert_eq!((found.entries.len(), found.rot.len()), (1, 0));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 

@@ -5,6 +5,7 @@ use tidelog_format::{
     DecodeError,
     checkpoint::Checkpoint,
     epochs::EpochChain,
+    journal::{Generation, JournalPosition, POSITION_MAX},
     manifest::{ManifestFile, Page},
     object::{Footer, ServingIndex},
     producers::ProducerSnapshot,
@@ -33,6 +34,23 @@ fn every_damage_is_refused<T: std::fmt::Debug>(
     assert!(
         matches!(decode(&newer), Err(DecodeError::Version { version, version_max, .. }) if version == version_max + 1)
     );
+}
+
+#[test]
+fn a_checkpoint_names_no_position_that_no_journal_reaches() {
+    let beyond = JournalPosition(POSITION_MAX + 1);
+    let mut last = samples::checkpoint();
+    last.replay_from = JournalPosition(POSITION_MAX);
+    assert_eq!(Checkpoint::decode(&last.encode()), Ok(last.clone()));
+    let mut generation = last.clone();
+    generation.generation = Generation(u64::MAX);
+    let mut replay = last.clone();
+    replay.replay_from = beyond;
+    let mut entry = last;
+    entry.entries[1].position = beyond;
+    for refused in [generation, replay, entry] {
+        assert!(matches!(Checkpoint::decode(&refused.encode()), Err(DecodeError::Invalid { .. })));
+    }
 }
 
 #[test]

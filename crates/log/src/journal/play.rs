@@ -228,7 +228,7 @@ impl Journal {
             else {
                 continue;
             };
-            found.next_number = found.next_number.max(number + 1);
+            found.next_number = found.next_number.max(number.saturating_add(1));
             let path = directory.join(&entry.name);
             let file = disk.open(&path, OpenMode::ReadWrite, Lane::Background).await.map_err(io)?;
             let bytes = file.len().await.map_err(io)?;
