@@ -53,6 +53,9 @@ impl fmt::Display for ETag {
     }
 }
 
+/// Puts a store between a client and its own one; how faults get into a whole node.
+pub type StoreLayer = Arc<dyn Fn(Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore> + Send + Sync>;
+
 /// A put that was done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PutReceipt {
@@ -158,7 +161,27 @@ impl ObjectClient {
         rng: Arc<dyn Rng>,
         registry: &Registry,
     ) -> Result<Self, OpenError> {
-        let backing = backing::open(url, &options, &clock, registry).await?;
+        Self::open_under(None, url, options, clock, rng, registry).await
+    }
+
+    /// Opens a store under a layer, which sees every request.
+    ///
+    /// # Errors
+    /// As [`ObjectClient::open`].
+    pub async fn open_under(
+        layer: Option<&StoreLayer>,
+        url: &StoreUrl,
+        options: StoreOptions,
+        clock: Arc<dyn Clock>,
+        rng: Arc<dyn Rng>,
+        registry: &Registry,
+    ) -> Result<Self, OpenError> {
+        let mut backing = backing::open(url, &options, &clock, registry).await?;
+        if let Some(layer) = layer {
+            backing.store = layer(backing.store);
+            // Pages of a listing would go past it.
+            backing.paged = None;
+        }
         Ok(Self::over(url, backing, options, clock, rng, registry))
     }
 

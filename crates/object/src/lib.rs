@@ -25,12 +25,15 @@ mod metrics;
 mod options;
 mod settle;
 mod transfer;
+mod unfinished;
 mod url;
 
 pub use admin::{BucketReport, Check, CheckStatus, InitError, InitReport, bucket_check, bucket_init};
 pub use cache::{CacheUsage, ChunkCache, ChunkKey, MapCache};
 pub use claim::{ClaimError, ClusterClaim, claim_prefix};
-pub use client::{ETag, Expected, Fetched, HeadFound, ObjectClient, PutReceipt, RangeFetched, Usage};
+pub use client::{
+    ETag, Expected, Fetched, HeadFound, ObjectClient, PutReceipt, RangeFetched, StoreLayer, Usage,
+};
 pub use error::{
     Corruption, DeleteError, Failure, GetError, ListError, OpenError, PutError, PutMatchError, Refusal,
 };
@@ -38,4 +41,5 @@ pub use foyer_cache::{FoyerCache, FoyerConfig, FoyerConfigError};
 pub use health::{OutageCause, StoreHealth, StoreOutage};
 pub use listing::{ListPage, Listed};
 pub use options::{ChecksumMode, ChecksumModeError, StaticCredentials, StoreOptions};
+pub use unfinished::{UnfinishedPut, UnfinishedPuts};
 pub use url::{StoreKind, StoreUrl, StoreUrlError};

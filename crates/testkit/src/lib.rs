@@ -3,9 +3,11 @@
 //! **Owns** nothing of the product and is part of no build of it.
 //!
 //! Start reading at [`S3Server`] and [`S3Proxy`], then [`FaultyStore`]; [`raw_client`] is a Kafka client for tests of the
-//! protocol.
+//! protocol; [`KillSwitch`] ends the process at a named operation, and [`Carelessness`] names deliberate mistakes.
 
+mod careless;
 mod http_date;
+mod kill;
 pub mod raw_client;
 mod s3_answers;
 mod s3_proxy;
@@ -13,6 +15,8 @@ mod s3_server;
 mod store_fault;
 mod virtual_time;
 
+pub use careless::{CarelessDisk, CarelessStore, Carelessness};
+pub use kill::{KillPlan, KillSwitch, KillingDisk, KillingStore, Moment, Phase};
 pub use s3_proxy::{Fault, LoggedRequest, Rule, S3Proxy};
 pub use s3_server::{Conditions, ListQuirk, S3Config, S3Server};
 pub use store_fault::{FaultyStore, StoreFault, StoreOperation};

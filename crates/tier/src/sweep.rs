@@ -3,6 +3,9 @@
 //! **Owns** the requests, and the order of T7 that makes the deletion safe; what counts as an orphan is
 //! `tidelog_core::sweep`'s. A key that is none of ours is counted and left alone, and so is everything that a page which cannot
 //! be read might list.
+//!
+//! Where the bucket is a folder, a put whose process was killed leaves a file that no listing shows. Those go at the same age:
+//! nothing can name them, so they need no fence.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -60,6 +63,30 @@ impl Sweeper {
             }
         }
         self.context.metrics.strangers.set(strangers);
+        self.sweep_unfinished_puts().await
+    }
+
+    /// Removes what puts of killed processes left in a folder, as far as it was to be one of our objects.
+    async fn sweep_unfinished_puts(&self) -> Result<(), TickError> {
+        let context = &self.context;
+        let Some(puts) = context.store.unfinished_puts() else { return Ok(()) };
+        let (now, orphan_age) = (context.clock.wall(), millis(context.config.orphan_age));
+        let work = move || {
+            let mut removed = Vec::new();
+            for put in puts.list()? {
+                if ObjectKey::parse(&put.key).is_ok() && is_old(put.modified, now, orphan_age) {
+                    puts.remove(&put)?;
+                    removed.push(put.key);
+                }
+            }
+            Ok::<_, std::io::Error>(removed)
+        };
+        let removed = context.supervisor.spawn_blocking("tier-unfinished-puts", work).join().await;
+        let removed = removed.map_err(|error| TickError::new("unfinished puts", error))?;
+        for key in removed.map_err(|error| TickError::new("unfinished puts", error))? {
+            context.metrics.orphans.inc();
+            info!(key, "a put that never ended is removed");
+        }
         Ok(())
     }
 

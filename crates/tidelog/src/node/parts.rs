@@ -5,6 +5,7 @@ use std::{path::Path, sync::Arc};
 use anyhow::{Context as _, Result};
 use tidelog_broker::BrokerParts;
 use tidelog_log::{DirectoryLock, Log, LogConfig, RecoveredPartition, directory_owner};
+use tidelog_object::StoreLayer;
 use tidelog_replica::{Metadata, ReplicaManager};
 use tidelog_runtime::{
     Clock, Disk, FileDisk, FileDiskConfig, IdGen, RandomIds, Registry, Rng, Supervisor, SystemClock,
@@ -19,6 +20,19 @@ use crate::config::NodeConfig;
 /// Descriptors that the log leaves to sockets, the store and the cache.
 const DESCRIPTORS_KEPT: u64 = 1024;
 
+/// Puts a disk between a node and the machine's own one.
+pub type DiskLayer = Arc<dyn Fn(Arc<dyn Disk>) -> Arc<dyn Disk> + Send + Sync>;
+
+/// What lies between a node and its machine: nothing but in tests, which put their faults here. So no build of the product
+/// differs from the tested one.
+#[derive(Clone, Default)]
+pub struct Layers {
+    /// Over the disk.
+    pub disk: Option<DiskLayer>,
+    /// Over the store.
+    pub store: Option<StoreLayer>,
+}
+
 #[derive(Clone)]
 pub(super) struct Parts {
     pub(super) disk: Arc<dyn Disk>,
@@ -27,15 +41,18 @@ pub(super) struct Parts {
     pub(super) ids: Arc<dyn IdGen>,
     pub(super) registry: Registry,
     pub(super) supervisor: Supervisor,
+    pub(super) store_layer: Option<StoreLayer>,
 }
 
 impl Parts {
-    pub(super) fn new(back: &Handle) -> Result<Self> {
+    pub(super) fn new(layers: Layers, back: &Handle) -> Result<Self> {
         let registry = Registry::new();
         let disk = FileDisk::new(FileDiskConfig { registry: registry.clone(), ..FileDiskConfig::default() });
+        let disk: Arc<dyn Disk> = Arc::new(disk.context("start the disk's threads")?);
         let rng: Arc<dyn Rng> = Arc::new(SystemRng);
         Ok(Self {
-            disk: Arc::new(disk.context("start the disk's threads")?),
+            disk: layers.disk.map_or_else(|| Arc::clone(&disk), |layer| layer(Arc::clone(&disk))),
+            store_layer: layers.store,
             clock: Arc::new(SystemClock::new()),
             ids: Arc::new(RandomIds::new(Arc::clone(&rng))),
             rng,
