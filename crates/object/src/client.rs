@@ -26,7 +26,7 @@ use crate::{
     http::Exchange,
     limits::SOCKET_BYTES_MAX,
     metrics::{RequestKind, StoreMetrics},
-    transfer::{Ended, TimeLimits, Tries, TryError, classify, within},
+    transfer::{Ended, TimeLimits, Tries, TryError, classify, is_wordless, within},
 };
 
 /// The version of an object's content, as the store names it.
@@ -399,6 +399,19 @@ impl Inner {
         exchange: &Exchange,
         work: impl Future<Output = Result<T, TryError>>,
     ) -> Result<T, TryError> {
+        self.attempt_within(None, kind, sent, received_max, exchange, work).await
+    }
+
+    /// As [`Inner::attempt`]; `first`: how long the answer may take to begin.
+    async fn attempt_within<T>(
+        &self,
+        first: Option<Duration>,
+        kind: RequestKind,
+        sent: u64,
+        received_max: u64,
+        exchange: &Exchange,
+        work: impl Future<Output = Result<T, TryError>>,
+    ) -> Result<T, TryError> {
         let Ok(_permit) = self.requests.acquire().await else {
             return Err(TryError::failed(OutageCause::NotConnected, "the client is closed"));
         };
@@ -408,14 +421,16 @@ impl Inner {
             silence: self.options.silence_timeout,
             total: self.options.transfer_limit(sent.saturating_add(received_max)),
             sent_bytes: sent,
+            first,
             unseen: self
                 .options
                 .transfer_limit(sent.min(SOCKET_BYTES_MAX))
                 .saturating_sub(self.options.silence_timeout),
         };
         let result = within(&*self.clock, limits, exchange, work).await;
-        if let (Err(TryError::Expired(_)), Some(credentials)) = (&result, &self.backing.credentials) {
-            credentials.refused();
+        if let (Err(TryError::Expired(reason)), Some(credentials)) = (&result, &self.backing.credentials) {
+            // An answer to HEAD has no words: what looks like expired keys may be a lack of rights.
+            credentials.refused(begun, !is_wordless(reason));
         }
         let failed =
             !matches!(result, Ok(_) | Err(TryError::NotFound | TryError::Exists | TryError::Precondition));
@@ -446,7 +461,8 @@ impl Inner {
             let exchange = Exchange::new();
             let left = wanted.bytes_max.saturating_sub(received);
             let work = self.read_once(key, wanted, &mut body, &exchange);
-            let result = self.attempt(RequestKind::Get, 0, left, &exchange, work).await;
+            let first = tries.is_first().then_some(self.options.first_byte_timeout);
+            let result = self.attempt_within(first, RequestKind::Get, 0, left, &exchange, work).await;
             self.metrics.received(body.received - received);
             let error = match result {
                 Ok(()) => return Ok(body),

@@ -1,7 +1,8 @@
 //! Keys for S3 as the AWS SDK finds them, renewed ahead of their expiry.
 //!
 //! **Owns** when keys are asked for: at the first request, again 5 minutes before they expire, and at once after the
-//! store called them expired. While the issuer is down the old keys are used until the store refuses them. Where keys
+//! store called them expired. While the issuer is down, or does not answer, the old keys are used until the store refuses
+//! them; from then on the lack of new ones is what a request fails of, and not a refusal that a person must act on. Where keys
 //! come from (environment, profile, web identity, container, instance role) is the SDK's provider chain, which reads
 //! token files anew each time.
 
@@ -14,7 +15,7 @@ use std::{
 };
 
 use aws_sdk_s3::config::{ProvideCredentials, SharedCredentialsProvider};
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, Either, select};
 use object_store::{CredentialProvider, aws::AwsCredential};
 use tidelog_runtime::{
     Clock, Registry,
@@ -22,7 +23,7 @@ use tidelog_runtime::{
 };
 use tidelog_types::Timestamp;
 
-use crate::limits::{CREDENTIALS_RENEW_AHEAD, CREDENTIALS_RETRY};
+use crate::limits::{CREDENTIALS_ISSUE_MAX, CREDENTIALS_RENEW_AHEAD, CREDENTIALS_RETRY};
 
 /// Why there are no keys.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -31,6 +32,12 @@ pub(crate) struct CredentialFailure {
     /// Nothing that may issue keys is configured: waiting does not help.
     pub(crate) is_final: bool,
     pub(crate) reason: String,
+}
+
+impl CredentialFailure {
+    fn none() -> Self {
+        Self { is_final: false, reason: "none were issued yet".to_owned() }
+    }
 }
 
 /// Where keys come from.
@@ -71,10 +78,23 @@ pub(crate) struct Held {
 #[derive(Default)]
 struct State {
     held: Option<Held>,
-    /// Renewal was forced: the held keys were refused.
-    refused: bool,
-    /// Before this time on the monotonic clock no renewal is tried, while the held keys live.
+    /// When they were issued, on the monotonic clock.
+    issued_at: Duration,
+    /// Renewal was forced.
+    refused: Option<Refused>,
+    /// Before this time on the monotonic clock no renewal is tried, while keys are held.
     retry_at: Duration,
+    /// Why the last renewal failed.
+    failure: Option<CredentialFailure>,
+}
+
+/// What the store said of the held keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refused {
+    /// That they may be expired.
+    Perhaps,
+    /// That they are expired: they are not used again.
+    Surely,
 }
 
 /// A provider of keys for `object_store` over the SDK's chain.
@@ -111,11 +131,19 @@ impl ChainCredentials {
         }
     }
 
-    /// The store called the keys expired: the next request asks for new ones.
-    pub(crate) fn refused(&self) {
+    /// The store called the keys of a request expired that began at `begun`: the next request asks for new ones.
+    pub(crate) fn refused(&self, begun: Duration, surely: bool) {
         let mut state = self.lock();
-        state.refused = true;
-        state.retry_at = Duration::ZERO;
+        // It was about the keys before these.
+        if begun < state.issued_at {
+            return;
+        }
+        if state.refused.is_none() {
+            state.retry_at = Duration::ZERO;
+        }
+        if surely || state.refused.is_none() {
+            state.refused = Some(if surely { Refused::Surely } else { Refused::Perhaps });
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -131,38 +159,88 @@ impl ChainCredentials {
             self.seconds_left.set(left / 1000);
         }
         let ahead = u64::try_from(CREDENTIALS_RENEW_AHEAD.as_millis()).unwrap_or(u64::MAX);
-        let is_due = state.refused || left.is_some_and(|left| left <= ahead);
+        let is_due = state.refused.is_some() || left.is_some_and(|left| left <= ahead);
         (Some(held), is_due && self.clock.monotonic() >= state.retry_at)
     }
 
     pub(crate) async fn current(&self) -> Result<Arc<AwsCredential>, CredentialFailure> {
-        if let (Some(held), false) = self.held() {
-            return Ok(held.keys);
-        }
-        let _one = self.renewing.lock().await;
         let (held, is_due) = self.held();
         if let (Some(held), false) = (&held, is_due) {
-            return Ok(Arc::clone(&held.keys));
+            return self.usable(held);
         }
-        match self.issuer.issue().await {
+        let _one = match self.renewing.try_lock() {
+            Ok(one) => one,
+            // Who renews them may wait for long; keys that live serve the others meanwhile.
+            Err(_) if held.as_ref().is_some_and(|held| self.lives(held)) => {
+                return held.map_or_else(|| Err(CredentialFailure::none()), |held| self.usable(&held));
+            }
+            Err(_) => self.renewing.lock().await,
+        };
+        let (held, is_due) = self.held();
+        if let (Some(held), false) = (&held, is_due) {
+            return self.usable(held);
+        }
+        match self.issue().await.and_then(|issued| self.checked(held.as_ref(), issued)) {
             Ok(issued) => Ok(self.keep(issued)),
             Err(failure) => {
                 self.failures.inc();
+                self.lock().failure = Some(failure.clone());
                 let Some(held) = held else { return Err(failure) };
-                tracing::warn!(reason = %failure.reason, "keys for the store were not renewed, the old ones stay in use");
-                self.lock().retry_at = self.clock.monotonic().saturating_add(CREDENTIALS_RETRY);
-                Ok(held.keys)
+                tracing::warn!(reason = %failure.reason, "keys for the store were not renewed");
+                self.usable(&held)
             }
         }
+    }
+
+    /// Asks for keys once. Whoever asks may go away meanwhile: the next does not ask again at once.
+    async fn issue(&self) -> Result<Held, CredentialFailure> {
+        self.lock().retry_at = self.clock.monotonic().saturating_add(CREDENTIALS_RETRY);
+        match select(self.issuer.issue(), self.clock.sleep(CREDENTIALS_ISSUE_MAX)).await {
+            Either::Left((issued, _)) => issued,
+            Either::Right(((), _)) => {
+                let reason = format!("the issuer of keys did not answer within {CREDENTIALS_ISSUE_MAX:?}");
+                Err(CredentialFailure { is_final: false, reason })
+            }
+        }
+    }
+
+    /// The SDK answers with the keys of last time where instance metadata is away. Those that the store called expired are no
+    /// new ones; keys without an expiry are a person's to change, and a refusal of them is to be told as one.
+    fn checked(&self, held: Option<&Held>, issued: Held) -> Result<Held, CredentialFailure> {
+        let is_old = held.is_some_and(|held| held.keys.key_id == issued.keys.key_id);
+        if is_old && issued.expires.is_some() && self.lock().refused == Some(Refused::Surely) {
+            let reason = "the issuer has no others".to_owned();
+            return Err(CredentialFailure { is_final: false, reason });
+        }
+        Ok(issued)
+    }
+
+    /// Whether keys are neither refused nor past their end.
+    fn lives(&self, held: &Held) -> bool {
+        let refused = self.lock().refused;
+        refused != Some(Refused::Surely) && held.expires.is_none_or(|expires| expires > self.clock.wall())
+    }
+
+    /// The held keys, unless the store called them expired.
+    fn usable(&self, held: &Held) -> Result<Arc<AwsCredential>, CredentialFailure> {
+        let state = self.lock();
+        if state.refused != Some(Refused::Surely) {
+            return Ok(Arc::clone(&held.keys));
+        }
+        // Who asked for others may have gone away before there was an answer.
+        let why = state.failure.as_ref().map_or("they are asked for", |failure| failure.reason.as_str());
+        let reason = format!("the store calls them expired, and none are issued: {why}");
+        Err(CredentialFailure { is_final: false, reason })
     }
 
     fn keep(&self, issued: Held) -> Arc<AwsCredential> {
         self.renewals.inc();
         let keys = Arc::clone(&issued.keys);
+        let now = self.clock.monotonic();
         let mut state = self.lock();
-        state.refused = false;
+        (state.refused, state.failure, state.issued_at) = (None, None, now);
         // Keys that are issued with less than the margin left are not asked for again at every request.
-        state.retry_at = self.clock.monotonic().saturating_add(CREDENTIALS_RETRY);
+        state.retry_at = now.saturating_add(CREDENTIALS_RETRY);
         state.held = Some(issued);
         keys
     }
@@ -220,11 +298,15 @@ mod tests {
     struct Counting {
         issued: Arc<AtomicU64>,
         down: Arc<AtomicBool>,
+        hangs: Arc<AtomicBool>,
         expires: Timestamp,
     }
 
     impl Issuer for Counting {
         fn issue(&self) -> BoxFuture<'_, Result<Held, CredentialFailure>> {
+            if self.hangs.load(Ordering::Relaxed) {
+                return Box::pin(std::future::pending());
+            }
             let issued = if self.down.load(Ordering::Relaxed) {
                 Err(CredentialFailure { is_final: false, reason: "the issuer is down".to_owned() })
             } else {
@@ -243,7 +325,8 @@ mod tests {
     fn chain(clock: &VirtualClock, lifetime: Duration) -> (Counting, ChainCredentials) {
         let lifetime = u64::try_from(lifetime.as_millis()).unwrap();
         let expires = Timestamp::from_millis(clock.wall().as_millis() + lifetime);
-        let issuer = Counting { issued: Arc::default(), down: Arc::default(), expires };
+        let issuer =
+            Counting { issued: Arc::default(), down: Arc::default(), hangs: Arc::default(), expires };
         (issuer.clone(), ChainCredentials::new(issuer, Arc::new(clock.clone()), &Registry::new()))
     }
 
@@ -274,17 +357,89 @@ mod tests {
 
     // C22
     #[test]
-    fn refused_keys_are_renewed_at_once_and_old_ones_serve_while_the_issuer_is_down() {
+    fn keys_that_may_be_refused_are_renewed_at_once_and_serve_while_the_issuer_is_down() {
         on_virtual_time(|clock| async move {
             let (issuer, chain) = chain(&clock, Duration::from_secs(3600));
             assert_eq!(chain.current().await.unwrap().key_id, "key-1");
-            chain.refused();
+            chain.refused(clock.monotonic(), false);
             issuer.down.store(true, Ordering::Relaxed);
             assert_eq!(chain.current().await.unwrap().key_id, "key-1");
             issuer.down.store(false, Ordering::Relaxed);
+            // Another refusal of the same keys does not have a failing issuer asked at every request.
+            chain.refused(clock.monotonic(), false);
             assert_eq!(chain.current().await.unwrap().key_id, "key-1");
             clock.advance(CREDENTIALS_RETRY);
             assert_eq!(chain.current().await.unwrap().key_id, "key-2");
+            assert_eq!(chain.current().await.unwrap().key_id, "key-2");
+        });
+    }
+
+    // C22: no keys are a failure that passes; a refusal would be a person's to end.
+    #[test]
+    fn refused_keys_are_used_no_more_and_the_issuer_is_named_while_it_is_down() {
+        on_virtual_time(|clock| async move {
+            let (issuer, chain) = chain(&clock, Duration::from_secs(3600));
+            clock.advance(Duration::from_secs(1));
+            assert_eq!(chain.current().await.unwrap().key_id, "key-1");
+            chain.refused(Duration::ZERO, true);
+            assert_eq!(chain.current().await.unwrap().key_id, "key-1", "that was of the keys before");
+            chain.refused(clock.monotonic(), true);
+            issuer.down.store(true, Ordering::Relaxed);
+            for _ in 0..2 {
+                let failure = chain.current().await.unwrap_err();
+                assert!(!failure.is_final);
+                assert!(
+                    failure.reason.ends_with("none are issued: the issuer is down"),
+                    "{}",
+                    failure.reason
+                );
+            }
+            assert_eq!(chain.failures.get(), 1);
+            issuer.down.store(false, Ordering::Relaxed);
+            clock.advance(CREDENTIALS_RETRY);
+            assert_eq!(chain.current().await.unwrap().key_id, "key-2");
+        });
+    }
+
+    // C22: the SDK gives the last keys again where instance metadata is away.
+    #[test]
+    fn refused_keys_that_are_issued_again_are_no_renewal() {
+        on_virtual_time(|clock| async move {
+            let (issuer, chain) = chain(&clock, Duration::from_secs(3600));
+            assert_eq!(chain.current().await.unwrap().key_id, "key-1");
+            chain.refused(clock.monotonic(), true);
+            issuer.issued.store(0, Ordering::Relaxed);
+            let failure = chain.current().await.unwrap_err();
+            assert!(failure.reason.ends_with("the issuer has no others"), "{}", failure.reason);
+            assert!(!failure.is_final);
+            clock.advance(CREDENTIALS_RETRY);
+            assert_eq!(chain.current().await.unwrap().key_id, "key-2");
+        });
+    }
+
+    // C22: an issuer that hangs costs one request a few seconds, and the others nothing while the keys live.
+    #[test]
+    fn an_issuer_that_hangs_holds_up_nobody_whose_keys_live() {
+        on_virtual_time(|clock| async move {
+            let (issuer, chain) = chain(&clock, Duration::from_secs(600));
+            assert_eq!(chain.current().await.unwrap().key_id, "key-1");
+            clock.advance(Duration::from_secs(400));
+            issuer.hangs.store(true, Ordering::Relaxed);
+            let begun = clock.monotonic();
+            let mut renewing = Box::pin(chain.current());
+            assert!(futures::poll!(&mut renewing).is_pending());
+            assert_eq!(chain.current().await.unwrap().key_id, "key-1");
+            assert_eq!(clock.monotonic(), begun);
+            assert_eq!(renewing.await.unwrap().key_id, "key-1");
+            assert_eq!(clock.monotonic() - begun, CREDENTIALS_ISSUE_MAX);
+            // Who asked and went away had it asked for all.
+            clock.advance(CREDENTIALS_RETRY);
+            let mut renewing = Box::pin(chain.current());
+            assert!(futures::poll!(&mut renewing).is_pending());
+            drop(renewing);
+            assert_eq!(chain.current().await.unwrap().key_id, "key-1");
+            issuer.hangs.store(false, Ordering::Relaxed);
+            clock.advance(CREDENTIALS_RETRY);
             assert_eq!(chain.current().await.unwrap().key_id, "key-2");
         });
     }

@@ -166,15 +166,16 @@ impl WatchedService {
             exchange.0.status.store(response.status().as_u16(), Ordering::Relaxed);
             exchange.0.date_ms.store(date.unwrap_or(NO_DATE), Ordering::Relaxed);
         }
-        let response = match response.status().is_success() {
-            true if is_put => refuse_error_in_put(response).await?,
-            true if is_list => refuse_other_than_list(response).await?,
-            _ => response,
-        };
-        Ok(match exchange {
+        // Counted before anything is read of it: an answer that is read whole here moves, too.
+        let response = match exchange {
             Some(exchange) => watch_download(response, exchange),
             None => response,
-        })
+        };
+        match response.status().is_success() {
+            true if is_put => refuse_error_in_put(response).await,
+            true if is_list => refuse_other_than_list(response).await,
+            _ => Ok(response),
+        }
     }
 }
 

@@ -51,5 +51,9 @@ pub(crate) const EXPIRED_ADVICE: &str = "these credentials are refused, and so w
 /// Keys are renewed when they live no longer than this.
 pub(crate) const CREDENTIALS_RENEW_AHEAD: Duration = Duration::from_secs(300);
 
-/// After a failed renewal the next one waits this long while the old keys are still alive.
+/// An issuer of keys that does not answer within this time has failed: within the limits of time of a request, which would
+/// tell nothing of the issuer.
+pub(crate) const CREDENTIALS_ISSUE_MAX: Duration = Duration::from_secs(4);
+
+/// After a failed renewal the next one waits this long: for as long, held keys are used, or their lack is told.
 pub(crate) const CREDENTIALS_RETRY: Duration = Duration::from_secs(10);

@@ -11,7 +11,7 @@ use crate::{
     ListError, ObjectClient,
     client::{Inner, modified},
     http::Exchange,
-    limits::LIST_PAGE_KEYS_MAX,
+    limits::{LIST_ANSWER_BYTES_MAX, LIST_PAGE_KEYS_MAX},
     metrics::RequestKind,
     transfer::{Ended, TryError, classify},
 };
@@ -52,10 +52,11 @@ impl ObjectClient {
         loop {
             let exchange = Exchange::new();
             let work = inner.list_once(prefix, after, limit, &exchange);
-            let error = match inner.attempt(RequestKind::List, 0, 0, &exchange, work).await {
-                Ok(page) => return inner.checked_page(page, prefix, after),
-                Err(error) => error,
-            };
+            let error =
+                match inner.attempt(RequestKind::List, 0, LIST_ANSWER_BYTES_MAX, &exchange, work).await {
+                    Ok(page) => return inner.checked_page(page, prefix, after),
+                    Err(error) => error,
+                };
             match tries.after(error).await {
                 Ok(()) => {}
                 Err(Ended::Gave(failure)) => return Err(ListError::Retriable(failure)),

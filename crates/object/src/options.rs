@@ -79,6 +79,9 @@ pub struct StoreOptions {
     pub connect_timeout: Duration,
     /// A request on which no byte moves for this long, in either direction, is given up. 20 s.
     pub silence_timeout: Duration,
+    /// The first try of a read whose answer has not begun within this time is given up: one that hangs costs a reader no
+    /// more. The tries after it wait for [`StoreOptions::silence_timeout`], as for a store that is slow. 5 s.
+    pub first_byte_timeout: Duration,
     /// A transfer gets the silence limit and the time that its bytes take at this rate, in bytes per second. 64 KiB/s.
     pub floor_rate_bytes: u64,
     /// No further try begins after this time. 60 s.
@@ -98,6 +101,7 @@ impl Default for StoreOptions {
             credentials: None,
             connect_timeout: Duration::from_secs(5),
             silence_timeout: Duration::from_secs(20),
+            first_byte_timeout: Duration::from_secs(5),
             floor_rate_bytes: 64 * 1024,
             retry_deadline: Duration::from_secs(60),
             requests_max: 64,

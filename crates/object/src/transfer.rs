@@ -110,7 +110,7 @@ fn classify_status(status: u16, code: String, reason: String) -> TryError {
             TryError::Expired(reason)
         }
         // Answers to HEAD have no body, so that an expired key looks like this.
-        (400 | 403, "") if reason.contains("Error performing HEAD") => TryError::Expired(reason),
+        (400 | 403, "") if is_wordless(&reason) => TryError::Expired(reason),
         (
             _,
             "SlowDown" | "ServiceUnavailable" | "Throttling" | "RequestLimitExceeded" | "TooManyRequests",
@@ -154,7 +154,7 @@ fn mentions_checksums(reason: &str) -> bool {
 ///
 /// [`ObjectClient::head`]: crate::ObjectClient::head
 fn not_found(status: Option<u16>, code: &str, reason: String) -> TryError {
-    let is_silent = code.is_empty() && (status.is_none() || reason.contains("Error performing HEAD"));
+    let is_silent = code.is_empty() && (status.is_none() || is_wordless(&reason));
     match code {
         _ if is_silent => TryError::NotFound,
         "NoSuchKey" | "NoSuchVersion" | "BlobNotFound" | "ResourceNotFound" => TryError::NotFound,
@@ -218,6 +218,11 @@ fn find_cause<E: std::error::Error + 'static>(error: &object_store::Error) -> Op
     None
 }
 
+/// Whether this is a failed HEAD, whose answer has no body that could say why.
+pub(crate) fn is_wordless(reason: &str) -> bool {
+    reason.contains("Error performing HEAD")
+}
+
 /// The code in S3's error document, empty where there is none.
 fn code_of(reason: &str) -> String {
     let code = reason.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));
@@ -240,6 +245,8 @@ pub(crate) struct TimeLimits {
     pub(crate) total: Duration,
     /// The length of the body that is sent.
     pub(crate) sent_bytes: u64,
+    /// How long the answer may take to begin, where that is less than silence.
+    pub(crate) first: Option<Duration>,
     /// How much longer silence may be once the whole body was taken: what the system holds of it still travels unseen.
     pub(crate) unseen: Duration,
 }
@@ -248,7 +255,12 @@ impl TimeLimits {
     fn silence_now(&self, exchange: &Exchange) -> Duration {
         let travels_unseen =
             self.sent_bytes > 0 && exchange.moved_bytes() >= self.sent_bytes && exchange.status().is_none();
-        if travels_unseen { self.silence.saturating_add(self.unseen) } else { self.silence }
+        let begins = exchange.status().is_some() || exchange.moved_bytes() > 0;
+        match self.first {
+            Some(first) if !begins => first.min(self.silence),
+            _ if travels_unseen => self.silence.saturating_add(self.unseen),
+            _ => self.silence,
+        }
     }
 }
 
@@ -262,7 +274,7 @@ pub(crate) async fn within<T>(
     let mut work = pin!(work);
     let begun = clock.monotonic();
     let (mut moved, mut moved_at) = (exchange.moved_bytes(), begun);
-    let tick = (limits.silence / 4).max(Duration::from_millis(1));
+    let tick = (limits.first.unwrap_or(limits.silence).min(limits.silence) / 4).max(Duration::from_millis(1));
     loop {
         match select(work.as_mut(), clock.sleep(tick)).await {
             Either::Left((result, _)) => return result,
@@ -323,6 +335,11 @@ impl<'a> Tries<'a> {
             renewed: false,
             may_have_happened: false,
         }
+    }
+
+    /// Whether no try has failed yet.
+    pub(crate) fn is_first(&self) -> bool {
+        self.count == 0
     }
 
     /// New bytes arrived: what failed before does not count against the next try.

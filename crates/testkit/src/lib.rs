@@ -7,6 +7,7 @@
 
 mod careless;
 mod http_date;
+mod key_issuer;
 mod kill;
 pub mod raw_client;
 mod s3_answers;
@@ -16,6 +17,7 @@ mod store_fault;
 mod virtual_time;
 
 pub use careless::{CarelessDisk, CarelessStore, Carelessness};
+pub use key_issuer::{IssuerManners, KeyIssuer};
 pub use kill::{KillPlan, KillSwitch, KillingDisk, KillingStore, Moment, Phase};
 pub use s3_proxy::{Fault, LoggedRequest, Rule, S3Proxy};
 pub use s3_server::{Conditions, ListQuirk, S3Config, S3Server};

@@ -1,7 +1,7 @@
 //! A proxy that misbehaves on demand, before any server that speaks HTTP/1.1 in plain text.
 //!
 //! **Owns** the faults between a client and a store: statuses, delays, silence, bodies cut short, lost answers, headers
-//! stripped, ranges ignored, bytes changed. It forwards heads as they come, so that signatures, which cover `Host`, hold
+//! stripped or changed, ranges ignored or moved, bytes changed. It forwards heads as they come, so that signatures, which cover `Host`, hold
 //! wherever a fault does not change what is signed. Every request is logged. **Does not** know S3.
 //!
 //! ```text
@@ -47,12 +47,20 @@ pub enum Fault {
     FreezeBody(u64),
     /// It is forwarded and done, and the answer is lost with the connection.
     ForwardThenDrop,
+    /// It is forwarded and done, and nothing answers it.
+    ForwardThenSilence,
     /// Headers that begin with one of these are not forwarded.
     StripHeaders(Vec<&'static str>),
     /// It is answered with 400 if it has a header that begins with one of these, else forwarded.
     RejectHeaders(Vec<&'static str>),
     /// The `Range` header is not forwarded: the whole object comes with 200.
     IgnoreRange,
+    /// The `Range` is forwarded with both ends moved on by this many bytes, and the answer says so.
+    OtherRange(u64),
+    /// The same, and the answer claims the range that was asked for.
+    LyingRange(u64),
+    /// A header of the answer has another value.
+    AnswerHeader(&'static str, String),
     /// 200 with an error document, and nothing is forwarded.
     ErrorInSuccess,
     /// One byte of the answer's body, at this position, is changed.
@@ -231,6 +239,27 @@ impl Head {
         text.into_bytes()
     }
 
+    /// With another value in place of a header's.
+    fn with(mut self, name: &str, value: &str) -> Self {
+        for (header, old) in &mut self.headers {
+            if header.eq_ignore_ascii_case(name) {
+                value.clone_into(old);
+            }
+        }
+        self
+    }
+
+    /// A range, its ends moved on.
+    fn with_range_moved(self, by: u64) -> Self {
+        let range = self.header("range").and_then(|range| range.strip_prefix("bytes="));
+        let ends = range.and_then(|range| range.split_once('-'));
+        let moved = |end: &str| end.parse::<u64>().ok()?.checked_add(by);
+        match ends.and_then(|(from, to)| moved(from).zip(moved(to))) {
+            Some((from, to)) => self.with("range", &format!("bytes={from}-{to}")),
+            None => self,
+        }
+    }
+
     /// The status of an answer.
     fn status(&self) -> Option<u16> {
         self.first.split(' ').nth(1)?.parse().ok()
@@ -393,7 +422,9 @@ impl Exchange<'_> {
             Some(Fault::Delay(time)) => tokio::time::sleep(*time).await,
             _ => {}
         }
+        let asked = head.header("range").and_then(|range| range.strip_prefix("bytes=")).map(str::to_owned);
         head = match self.fault {
+            Some(Fault::OtherRange(by) | Fault::LyingRange(by)) => head.with_range_moved(*by),
             Some(Fault::StripHeaders(prefixes)) => head.without(prefixes),
             Some(Fault::IgnoreRange) => head.without(&["range"]),
             _ => head,
@@ -404,7 +435,12 @@ impl Exchange<'_> {
         };
         connection.write.write_all(&head.bytes()).await?;
         copy(client_read, &mut connection.write, length, self.rate()).await?;
-        let next = self.answer(&mut connection, client_write, is_head).await?;
+        if self.fault == Some(&Fault::ForwardThenSilence) {
+            let status = read_head(&mut connection.read).await?.and_then(|head| head.status());
+            self.shared.note_status(self.at, status);
+            return wait_for_end(client_read).await;
+        }
+        let next = self.answer(&mut connection, client_write, is_head, asked.as_deref()).await?;
         *server = (next == Next::Continue).then_some(connection);
         Ok(next)
     }
@@ -443,19 +479,32 @@ impl Exchange<'_> {
         server: &mut Server,
         client: &mut (impl AsyncWrite + Unpin),
         is_head: bool,
+        asked: Option<&str>,
     ) -> io::Result<Next> {
-        let Some(head) = read_head(&mut server.read).await? else { return Ok(Next::Close) };
+        let Some(mut head) = read_head(&mut server.read).await? else { return Ok(Next::Close) };
         let status = head.status();
+        let length = head.content_length();
         self.shared.note_status(self.at, status);
         if self.fault == Some(&Fault::ForwardThenDrop) {
             return Ok(Next::Close);
         }
+        head = match (self.fault, asked) {
+            (Some(Fault::AnswerHeader(name, value)), _) => head.with(name, value),
+            (Some(Fault::LyingRange(_)), Some(asked)) => {
+                let total = head.header("content-range").and_then(|range| range.rsplit_once('/'));
+                match total.map(|(_, total)| format!("bytes {asked}/{total}")) {
+                    Some(claimed) => head.with("content-range", &claimed),
+                    None => head,
+                }
+            }
+            _ => head,
+        };
         client.write_all(&head.bytes()).await?;
         if is_head || matches!(status, Some(204 | 304)) {
             client.flush().await?;
             return Ok(Next::Continue);
         }
-        let Some(length) = head.content_length() else {
+        let Some(length) = length else {
             // Chunked, or ended by the connection: everything until its end, and no other request on it.
             copy_to_end(server, client, head.header("transfer-encoding").is_some()).await?;
             return Ok(Next::Close);
@@ -480,7 +529,9 @@ impl Exchange<'_> {
             }
             _ => {
                 copy(&mut server.read, client, length, self.rate()).await?;
-                Ok(Next::Continue)
+                // A client that was told another length than it gets cannot tell where the next answer begins.
+                let is_told = head.content_length() == Some(length);
+                Ok(if is_told { Next::Continue } else { Next::Close })
             }
         }
     }

@@ -35,6 +35,7 @@ use tokio::{net::TcpListener, time::Instant};
 
 use crate::{
     http_date::http_date,
+    key_issuer::{KeyIssuer, KeyState},
     s3_answers::{
         ListedObject, crc64_nvme_header, error_document, list_document, percent_decode, query_value,
     },
@@ -88,6 +89,8 @@ pub struct S3Config {
     pub clock_ahead: Duration,
     /// The only access key that is accepted, if any is named.
     pub access_key: Option<String>,
+    /// Who issued the keys that are accepted, while they live and with their token, if anybody is named.
+    pub issuer: Option<KeyIssuer>,
     /// The status and code that others get.
     pub access_refusal: (u16, &'static str),
 }
@@ -104,6 +107,7 @@ impl Default for S3Config {
             list_quirk: ListQuirk::None,
             clock_ahead: Duration::ZERO,
             access_key: None,
+            issuer: None,
             access_refusal: (400, "ExpiredToken"),
         }
     }
@@ -526,6 +530,19 @@ fn refuse(config: &S3Config, asked: &Asked) -> Option<Response<Body>> {
         return Some(error(400, "InvalidRequest", "trailing checksum is not supported"));
     }
     let key = asked.header("authorization").unwrap_or("");
+    if let Some(issuer) = &config.issuer {
+        let id = key.split_once("Credential=").and_then(|(_, rest)| rest.split_once('/')).map(|(id, _)| id);
+        let token = asked.header("x-amz-security-token").unwrap_or("");
+        match id.map_or(KeyState::Unknown, |id| issuer.state_of(id, token)) {
+            KeyState::Alive => {}
+            KeyState::Expired => {
+                return Some(error(400, "ExpiredToken", "The provided token has expired."));
+            }
+            KeyState::Unknown => {
+                return Some(error(403, "InvalidAccessKeyId", "the key was never issued"));
+            }
+        }
+    }
     match &config.access_key {
         Some(accepted) if !key.contains(&format!("Credential={accepted}/")) => {
             let (status, code) = config.access_refusal;

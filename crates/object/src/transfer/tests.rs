@@ -9,7 +9,13 @@ fn on_virtual_time<F: Future<Output = ()>>(test: impl FnOnce(VirtualClock) -> F)
 }
 
 fn limits(total: Duration, sent_bytes: u64) -> TimeLimits {
-    TimeLimits { silence: Duration::from_secs(20), total, sent_bytes, unseen: Duration::from_secs(60) }
+    TimeLimits {
+        silence: Duration::from_secs(20),
+        total,
+        sent_bytes,
+        first: None,
+        unseen: Duration::from_secs(60),
+    }
 }
 
 fn answer(status: u16, body: &str) -> TryError {

@@ -9,5 +9,6 @@ mod faults;
 mod plain_admin;
 mod proxy;
 mod real_server;
+mod roles;
 mod stand_in;
 mod support;

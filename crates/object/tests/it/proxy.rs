@@ -345,3 +345,46 @@ async fn an_upload_that_is_changed_on_the_way_is_refused_by_its_checksum() {
     rig.client.put_new("a", payload("x")).await.unwrap();
     assert_eq!(rig.proxy.count("PUT", "/a"), 2);
 }
+
+// C7: a page of a listing is read whole before it is believed, and moves meanwhile.
+#[tokio::test]
+async fn a_slow_listing_that_moves_is_one_request() {
+    let rig = rig_with(StoreOptions { silence_timeout: Duration::from_millis(400), ..options() }).await;
+    for number in 0..1000 {
+        let key = format!("p/{}/{number:04}", "k".repeat(100));
+        rig.server.put_object("bucket", &key, Bytes::from_static(b"x"));
+    }
+    rig.proxy.add(Rule::always("GET", Fault::Rate(200_000)));
+    let begun = Instant::now();
+    assert_eq!(rig.client.list("", None, 1000).await.unwrap().objects.len(), 1000);
+    assert!(begun.elapsed() > Duration::from_millis(800), "{:?}", begun.elapsed());
+    assert_eq!(rig.proxy.count("GET", ""), 1);
+}
+
+// A read that hangs costs the time of a first byte once; a store that is slow to begin is waited for by the next try.
+#[tokio::test]
+async fn a_read_whose_answer_does_not_begin_is_asked_again_soon() {
+    let options = StoreOptions {
+        first_byte_timeout: Duration::from_millis(200),
+        silence_timeout: Duration::from_secs(10),
+        ..options()
+    };
+    let rig = rig_with(options).await;
+    rig.client.put_new("a", payload("x")).await.unwrap();
+    rig.proxy.add(Rule::next("GET", 1, Fault::Silence));
+    let begun = Instant::now();
+    assert_eq!(rig.client.get("a", 10).await.unwrap().bytes, "x");
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    rig.proxy.clear_log();
+    rig.proxy.add(Rule::always("GET", Fault::Delay(Duration::from_millis(600))));
+    assert_eq!(rig.client.get("a", 10).await.unwrap().bytes, "x");
+    assert_eq!(rig.proxy.count("GET", "/a"), 2);
+    // A body that has begun has the whole limit on silence.
+    rig.proxy.clear();
+    rig.proxy.clear_log();
+    let bytes = Bytes::from(pattern(1_000_000));
+    rig.client.put_new("b", vec![bytes.clone()]).await.unwrap();
+    rig.proxy.add(Rule::always("GET", Fault::Rate(1_000_000)));
+    assert!(rig.client.get("b", 1_000_000).await.unwrap().bytes == bytes);
+    assert_eq!(rig.proxy.count("GET", "/b"), 1);
+}
