@@ -377,6 +377,15 @@ impl Body {
         }
     }
 
+    /// Whether all that is asked for came.
+    fn is_whole(&self, wanted: &Wanted) -> bool {
+        let bytes = match &wanted.range {
+            Some(range) => Some(range.end.saturating_sub(range.start)),
+            None => self.object_bytes,
+        };
+        self.etag.is_some() && self.received > 0 && bytes == Some(self.received)
+    }
+
     /// Takes back what a try added.
     fn cut(&mut self, to_chunks: usize, to_received: u64) {
         self.chunks.truncate(to_chunks);
@@ -466,6 +475,10 @@ impl Inner {
             self.metrics.received(body.received - received);
             let error = match result {
                 Ok(()) => return Ok(body),
+                // It broke off behind its last byte.
+                Err(TryError::ShortBody(_) | TryError::Failed { .. }) if body.is_whole(wanted) => {
+                    return Ok(body);
+                }
                 Err(error) => error,
             };
             if matches!(error, TryError::WrongAnswer(_)) || body.etag.is_none() {

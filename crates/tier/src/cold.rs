@@ -23,7 +23,6 @@ mod charged;
 mod fetch;
 mod flights;
 mod get;
-mod kept;
 mod look_up;
 mod metrics;
 mod object;
@@ -59,10 +58,10 @@ use tidelog_types::{
 use tokio::sync::Semaphore;
 use tracing::warn;
 
+use crate::{kept::Kept, pages::ManifestPages};
 use charged::Charged;
 use flights::Flights;
 use get::{LookUpLane, Missing};
-use kept::Kept;
 use metrics::ColdMetrics;
 use object::OpenObject;
 use pace::{LOOK_INTERVAL, Pace};
@@ -186,7 +185,7 @@ pub(crate) struct Shared {
     look_ups: LookUpLane,
     ring: Ring,
     objects: Kept<ObjectId, Arc<OpenObject>>,
-    pages: Kept<PageKey, Arc<[ManifestEntry]>>,
+    pages: ManifestPages,
     unit_flights: Arc<Flights<ChunkKey, Charged>>,
     object_flights: Arc<Flights<ObjectId, Arc<OpenObject>>>,
     page_flights: Arc<Flights<PageKey, Arc<[ManifestEntry]>>>,
@@ -251,7 +250,7 @@ impl ColdTier {
                 Budget::new("cold look-ups", config.look_up_memory),
             ),
             objects: Kept::new(config.index_memory.get() - page_bytes),
-            pages: Kept::new(page_bytes),
+            pages: ManifestPages::new(cluster_id, ByteSize::bytes(page_bytes)),
             unit_flights: Flights::new(),
             object_flights: Flights::new(),
             page_flights: Flights::new(),
@@ -262,6 +261,12 @@ impl ColdTier {
             me: Weak::clone(me),
         });
         Arc::new(Self { shared })
+    }
+
+    /// The pages that it reads, for whoever reads pages on this node.
+    #[must_use]
+    pub fn pages(&self) -> ManifestPages {
+        self.shared.pages.clone()
     }
 
     /// What is held and was done.

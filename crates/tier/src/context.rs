@@ -21,7 +21,7 @@ use crate::{
     TierConfig,
     commands::ClusterCommands,
     metrics::TierMetrics,
-    pages::{PageError, Pages},
+    pages::{ManifestPages, PageError},
 };
 
 /// Everything that a task may use.
@@ -35,7 +35,7 @@ pub(crate) struct Context {
     pub(crate) supervisor: Supervisor,
     pub(crate) metrics: TierMetrics,
     pub(crate) memory: Budget,
-    pub(crate) pages: Pages,
+    pub(crate) pages: ManifestPages,
     pub(crate) cache: OnceLock<Arc<dyn ChunkCache>>,
     pub(crate) sequence: AtomicU64,
 }
@@ -75,7 +75,7 @@ impl Context {
         place: TopicPartition,
         page: PageId,
     ) -> Result<Arc<[ManifestEntry]>, PageError> {
-        self.pages.read(&self.store, self.config.cluster_id, topic, place, page).await
+        self.pages.read(&self.store, topic, place, page).await
     }
 
     /// What of a partition retention would take now, as far as the pages at hand tell.
@@ -84,7 +84,7 @@ impl Context {
         if keep == Keep::default() {
             return RetentionPlan::default();
         }
-        let pages = self.pages.held(&at.image.manifest.lines);
+        let pages = self.pages.held(at.place, &at.image.manifest.lines);
         at.retention_view(&pages).plan(self.clock.wall(), keep)
     }
 }

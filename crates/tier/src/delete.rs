@@ -163,7 +163,7 @@ impl Deleter {
         }
         if whole_page {
             self.delete(&key_of(topic, place, &ObjectName::Page { page })).await?;
-            context.pages.forget(page);
+            context.pages.forget(place, page);
         }
         Ok(())
     }

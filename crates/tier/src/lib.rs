@@ -21,6 +21,7 @@ mod commit;
 mod config;
 mod context;
 mod delete;
+mod kept;
 mod metrics;
 mod pages;
 mod publish;
@@ -46,7 +47,7 @@ use tracing::{debug, warn};
 pub use cold::{ColdConfig, ColdTier, ColdUsage};
 pub use commands::ClusterCommands;
 pub use config::TierConfig;
-pub use pages::PageError;
+pub use pages::{ManifestPages, PageError};
 pub use status::{PartitionStatus, SegmentStatus, SegmentsError, TierSegments, TierStatus, TopicStatus};
 
 use context::Context;
@@ -66,7 +67,7 @@ impl std::fmt::Debug for Tier {
 }
 
 impl Tier {
-    /// Starts all tasks on the back runtime. No request is made before the first tick, and a store that is away only delays
+    /// Starts all tasks on the back runtime; `pages`: those of [`ColdTier::pages`] where this node reads the bucket, too. No request is made before the first tick, and a store that is away only delays
     /// (C5).
     #[must_use]
     #[allow(clippy::too_many_arguments, reason = "the components of a node, handed over once")]
@@ -75,6 +76,7 @@ impl Tier {
         partitions: ReplicaManager,
         commands: Arc<dyn ClusterCommands>,
         store: ObjectClient,
+        pages: ManifestPages,
         clock: Arc<dyn Clock>,
         rng: Arc<dyn Rng>,
         supervisor: &Supervisor,
@@ -90,7 +92,7 @@ impl Tier {
             rng,
             supervisor: supervisor.child("tier"),
             metrics: metrics::TierMetrics::new(registry),
-            pages: pages::Pages::default(),
+            pages,
             cache: OnceLock::new(),
             sequence: AtomicU64::new(0),
         });

@@ -1,10 +1,11 @@
-//! Manifest pages: read once, kept for a while, and written.
+//! Manifest pages: read once, kept for a while.
 //!
-//! **Owns** a bounded memory of pages that were read (they are immutable) and of how many entries each lists. **Does not own**
-//! which pages exist: the replicated state names them.
+//! **Owns** the one bounded memory of pages that a node read (they are immutable) and of how many entries each lists: for cold
+//! reads and for background work alike. **Does not own** which pages exist: the replicated state names them.
 
 use std::{
     collections::BTreeMap,
+    fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -15,16 +16,15 @@ use tidelog_format::{
     manifest::{ManifestEntry, Page, PageId, PageLine},
 };
 use tidelog_object::{GetError, ObjectClient};
-use tidelog_types::{ClusterId, TopicName, TopicPartition, limits};
+use tidelog_types::{ByteSize, ClusterId, TopicName, TopicPartition, limits};
 
-/// Pages kept in memory: of 3,000 entries and 150 bytes each that is 29 MB at most.
-const PAGES_KEPT: usize = 64;
+use crate::kept::Kept;
 
 /// Counts of entries that are remembered, a few bytes each.
 const COUNTS_KEPT: usize = 65_536;
 
 /// A page, as the store may answer it: what was written never exceeds the limit.
-const PAGE_READ_BYTES: u64 = 2 * limits::MANIFEST_PAGE_BYTES_MAX as u64;
+pub(crate) const PAGE_READ_BYTES: u64 = 2 * limits::MANIFEST_PAGE_BYTES_MAX as u64;
 
 /// Why a page could not be read.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -55,97 +55,121 @@ pub enum PageError {
     },
 }
 
-#[derive(Default)]
-struct Kept {
-    pages: BTreeMap<PageId, (Arc<[ManifestEntry]>, u64)>,
-    counts: BTreeMap<PageId, u64>,
-    uses: u64,
+/// A page among all partitions'.
+type PageKey = (TopicPartition, PageId);
+
+/// Pages that were read. Clones are the same.
+#[derive(Clone)]
+pub struct ManifestPages {
+    inner: Arc<Inner>,
 }
 
-/// Pages that were read.
-#[derive(Default)]
-pub(crate) struct Pages {
-    kept: Mutex<Kept>,
+struct Inner {
+    cluster_id: ClusterId,
+    kept: Kept<PageKey, Arc<[ManifestEntry]>>,
+    counts: Mutex<BTreeMap<PageKey, u64>>,
 }
 
-impl Pages {
-    fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+impl fmt::Debug for ManifestPages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ManifestPages").field("bytes", &self.bytes()).finish_non_exhaustive()
+    }
+}
+
+impl ManifestPages {
+    /// Keeps up to `memory` of pages; the least recently used goes first.
+    #[must_use]
+    pub fn new(cluster_id: ClusterId, memory: ByteSize) -> Self {
+        let inner = Inner { cluster_id, kept: Kept::new(memory.get()), counts: Mutex::default() };
+        Self { inner: Arc::new(inner) }
+    }
+
+    fn counts(&self) -> MutexGuard<'_, BTreeMap<PageKey, u64>> {
+        self.inner.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What a page lists, from memory or from the store.
     pub(crate) async fn read(
         &self,
         store: &ObjectClient,
-        cluster_id: ClusterId,
         topic: &TopicName,
         place: TopicPartition,
         page: PageId,
     ) -> Result<Arc<[ManifestEntry]>, PageError> {
-        if let Some(entries) = self.get(page) {
+        if let Some(entries) = self.get(place, page) {
             return Ok(entries);
         }
         let key = ObjectKey::Page { topic: topic.clone(), place, page }.to_string();
-        let fetched = match store.get(&key, PAGE_READ_BYTES).await {
-            Ok(fetched) => fetched,
-            Err(GetError::NotFound { key }) => return Err(PageError::NotFound { key }),
-            Err(error) => return Err(PageError::Get(error)),
+        // Once more where the bytes are not the page: they may have been hurt on their way.
+        let entries = match self.decode(&key, place, &fetch(store, &key).await?) {
+            Ok(entries) => entries,
+            Err(_) => self.decode(&key, place, &fetch(store, &key).await?)?,
         };
-        let decoded = match Page::decode(&fetched.bytes) {
-            Ok(decoded) => decoded,
-            Err(source) => return Err(PageError::Damaged { key, source }),
-        };
-        if decoded.place != place || decoded.cluster_id != cluster_id {
-            return Err(PageError::Foreign { key });
-        }
-        let entries: Arc<[ManifestEntry]> = decoded.entries.into();
-        self.keep(page, Arc::clone(&entries));
+        self.keep(place, page, Arc::clone(&entries));
         Ok(entries)
     }
 
-    fn get(&self, page: PageId) -> Option<Arc<[ManifestEntry]>> {
-        let mut kept = self.lock();
-        kept.uses += 1;
-        let used = kept.uses;
-        kept.pages.get_mut(&page).map(|(entries, last)| {
-            *last = used;
-            Arc::clone(entries)
-        })
+    /// The entries of a page as the store gave it.
+    pub(crate) fn decode(
+        &self,
+        key: &str,
+        place: TopicPartition,
+        bytes: &[u8],
+    ) -> Result<Arc<[ManifestEntry]>, PageError> {
+        let decoded =
+            Page::decode(bytes).map_err(|source| PageError::Damaged { key: key.to_owned(), source })?;
+        if decoded.place != place || decoded.cluster_id != self.inner.cluster_id {
+            return Err(PageError::Foreign { key: key.to_owned() });
+        }
+        Ok(decoded.entries.into())
+    }
+
+    /// What a page lists, if it is at hand.
+    pub(crate) fn get(&self, place: TopicPartition, page: PageId) -> Option<Arc<[ManifestEntry]>> {
+        self.inner.kept.get(&(place, page))
     }
 
     /// Those of a manifest's pages that are at hand.
-    pub(crate) fn held(&self, lines: &[PageLine]) -> PageEntries {
-        let kept = self.lock();
-        let held =
-            |line: &PageLine| kept.pages.get(&line.page).map(|(entries, _)| (line.page, Arc::clone(entries)));
+    pub(crate) fn held(&self, place: TopicPartition, lines: &[PageLine]) -> PageEntries {
+        let held = |line: &PageLine| self.get(place, line.page).map(|entries| (line.page, entries));
         lines.iter().filter_map(held).collect()
     }
 
     /// How many entries a page lists, if it was read before.
-    pub(crate) fn count(&self, page: PageId) -> Option<u64> {
-        self.lock().counts.get(&page).copied()
+    pub(crate) fn count(&self, place: TopicPartition, page: PageId) -> Option<u64> {
+        self.counts().get(&(place, page)).copied()
     }
 
-    pub(crate) fn keep(&self, page: PageId, entries: Arc<[ManifestEntry]>) {
-        let mut kept = self.lock();
-        kept.uses += 1;
-        let used = kept.uses;
-        if kept.counts.len() >= COUNTS_KEPT {
-            kept.counts.pop_first();
-        }
-        kept.counts.insert(page, entries.len() as u64);
-        kept.pages.insert(page, (entries, used));
-        if kept.pages.len() > PAGES_KEPT {
-            let oldest = kept.pages.iter().min_by_key(|(_, (_, used))| *used).map(|(page, _)| *page);
-            if let Some(oldest) = oldest {
-                kept.pages.remove(&oldest);
-            }
-        }
+    /// Bytes held now.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.inner.kept.bytes()
     }
 
-    pub(crate) fn forget(&self, page: PageId) {
-        let mut kept = self.lock();
-        kept.pages.remove(&page);
-        kept.counts.remove(&page);
+    pub(crate) fn keep(&self, place: TopicPartition, page: PageId, entries: Arc<[ManifestEntry]>) {
+        let mut counts = self.counts();
+        if counts.len() >= COUNTS_KEPT {
+            counts.pop_first();
+        }
+        counts.insert((place, page), entries.len() as u64);
+        drop(counts);
+        let bytes = entries.len().saturating_mul(size_of::<ManifestEntry>());
+        self.inner.kept.insert((place, page), entries, bytes as u64);
+    }
+
+    pub(crate) fn forget(&self, place: TopicPartition, page: PageId) {
+        self.inner.kept.remove(&(place, page));
+        self.counts().remove(&(place, page));
+    }
+
+    pub(crate) fn clear(&self) {
+        self.inner.kept.clear();
+    }
+}
+
+async fn fetch(store: &ObjectClient, key: &str) -> Result<bytes::Bytes, PageError> {
+    match store.get(key, PAGE_READ_BYTES).await {
+        Ok(fetched) => Ok(fetched.bytes),
+        Err(GetError::NotFound { key }) => Err(PageError::NotFound { key }),
+        Err(error) => Err(PageError::Get(error)),
     }
 }

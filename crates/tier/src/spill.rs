@@ -65,7 +65,7 @@ pub(crate) async fn spill_if_due(context: &Context, place: TopicPartition) -> Re
     };
     match propose_again(&*context.commands, Command::SpillManifest { spill }).await {
         Ok(Outcome::Spilled { version }) => {
-            context.pages.keep(page.line.page, page.entries.into());
+            context.pages.keep(place, page.line.page, page.entries.into());
             context.metrics.spills.inc();
             debug!(partition = %place, moved = plan.moved.len(), version, "manifest entries moved to a page");
         }

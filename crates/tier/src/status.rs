@@ -197,7 +197,7 @@ async fn in_bucket(
     for line in &manifest.lines {
         // Only the oldest page may list what is gone already; of others the line and the remembered count tell all.
         let whole = line.range.base >= partition.log_start;
-        if whole && let Some(count) = context.pages.count(line.page) {
+        if whole && let Some(count) = context.pages.count(place, line.page) {
             bytes = bytes.saturating_add(line.bytes);
             objects = objects.map(|objects| objects + count);
             continue;

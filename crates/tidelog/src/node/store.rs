@@ -169,6 +169,7 @@ impl Store {
             let (part, whole) = LOCAL_DISK_SHARE;
             tier_config.local_disk_bytes_max = Some(ByteSize::bytes(disk_total / whole * part));
         }
+        let pages = cold.pages();
         // Both are set once, by this one call of a start.
         let _ = (self.cache.set(cache), self.cold.set(cold));
         let later = parts.clone();
@@ -182,6 +183,7 @@ impl Store {
                 replicas,
                 Arc::new(controller),
                 store.client.clone(),
+                pages,
                 Arc::clone(&parts.clock),
                 Arc::clone(&parts.rng),
                 &supervisor,

@@ -193,10 +193,9 @@ impl Shared {
         mut admission: Admission,
         ahead: bool,
     ) {
-        let expect = Expected { object_bytes: object.entry.object_bytes, etag: object.etag.clone() };
-        let got = self.get_range(&object.key, object.entry.range.base, range.clone(), expect).await;
+        let got = self.get_batches(place, object, range.clone()).await;
         let chunks = match got {
-            Ok(got) => got.chunks,
+            Ok(chunks) => chunks,
             Err(failed) => {
                 for (_, claim) in run {
                     claim.land(Err(failed.clone()));
@@ -215,19 +214,44 @@ impl Shared {
         drop(chunks);
         for (at, claim) in damaged {
             let unit = &object.units[at];
-            match self.fetch_again(object, unit).await {
+            match self.fetch_again(place, object, unit).await {
                 Ok(bytes) => self.land_unit(place, object, unit, claim, bytes, &mut admission, ahead),
                 Err(failed) => claim.land(Err(failed)),
             }
         }
     }
 
+    /// Reads a range of an open object, under the ETag that it was opened with. Where the store has it under another one, or
+    /// answers with sense no more, it is opened anew by the next who wants it, and its bytes are asked for once more: an object
+    /// that was copied in place has another ETag and the bytes that were written, of which their checksums tell.
+    pub(crate) async fn get_batches(
+        &self,
+        place: TopicPartition,
+        object: &OpenObject,
+        range: Range<u64>,
+    ) -> Result<Vec<Bytes>, ColdError> {
+        let (base, object_bytes) = (object.entry.range.base, object.entry.object_bytes);
+        let expect = Expected { object_bytes, etag: object.etag.clone() };
+        let got = match self.get_range(&object.key, base, range.clone(), expect).await {
+            Err(ColdError::Damaged { .. }) if object.etag.is_some() => {
+                self.objects.remove(&(place, object.entry.object));
+                let expect = Expected { object_bytes, etag: None };
+                self.get_range(&object.key, base, range, expect).await?
+            }
+            got => got?,
+        };
+        Ok(got.chunks)
+    }
+
     /// Asks once more for a unit that failed its checks.
-    async fn fetch_again(&self, object: &OpenObject, unit: &Unit) -> Result<Bytes, ColdError> {
-        let expect = Expected { object_bytes: object.entry.object_bytes, etag: object.etag.clone() };
-        let base = object.entry.range.base;
-        let got = self.get_range(&object.key, base, unit.position.clone(), expect).await?;
-        self.checked(object, unit, &got.chunks, unit.position.start).ok_or_else(|| {
+    async fn fetch_again(
+        &self,
+        place: TopicPartition,
+        object: &OpenObject,
+        unit: &Unit,
+    ) -> Result<Bytes, ColdError> {
+        let chunks = self.get_batches(place, object, unit.position.clone()).await?;
+        self.checked(object, unit, &chunks, unit.position.start).ok_or_else(|| {
             let key = &object.key;
             error!(key = %key, offset = %unit.base, "batches of the bucket are damaged");
             ColdError::Damaged { why: format!("`{key}`: batches from offset {} on", unit.base).into() }

@@ -10,9 +10,8 @@ use tidelog_format::{
     batch::BatchHeader,
     manifest::{ManifestEntry, PageLine},
 };
-use tidelog_object::Expected;
 use tidelog_replica::{ColdError, ColdPlace};
-use tidelog_types::{LeaderEpoch, Offset, OffsetRange, Timestamp};
+use tidelog_types::{LeaderEpoch, Offset, OffsetRange, Timestamp, TopicPartition};
 use tracing::error;
 
 use super::{
@@ -184,9 +183,9 @@ impl Shared {
                 landing
             }
             Joined::Claimed(landing, claim) => {
-                let (shared, object) = (Arc::clone(self), Arc::clone(object));
+                let (shared, object, place) = (Arc::clone(self), Arc::clone(object), place.place);
                 self.fly("cold look-up", async move {
-                    let loaded = shared.load_interval(&object, interval).await;
+                    let loaded = shared.load_interval(place, &object, interval).await;
                     claim.land(loaded);
                 });
                 landing
@@ -195,16 +194,19 @@ impl Shared {
         landing.landed().await
     }
 
-    async fn load_interval(&self, object: &OpenObject, interval: usize) -> Result<Bytes, ColdError> {
+    async fn load_interval(
+        &self,
+        place: TopicPartition,
+        object: &OpenObject,
+        interval: usize,
+    ) -> Result<Bytes, ColdError> {
         let entry = object.index.intervals()[interval];
         let Some(_admitted) = self.look_ups.admit(u64::from(entry.bytes)).await else {
             return Err(ColdError::Unavailable { why: "cold reads are stopping".into() });
         };
         for _ in 0..2 {
-            let expect = Expected { object_bytes: object.entry.object_bytes, etag: object.etag.clone() };
-            let range = entry.position..entry.end_position();
-            let got = self.get_range(&object.key, object.entry.range.base, range, expect).await?;
-            let bytes = cut(&got.chunks, 0..usize::try_from(entry.bytes).unwrap_or(usize::MAX));
+            let chunks = self.get_batches(place, object, entry.position..entry.end_position()).await?;
+            let bytes = cut(&chunks, 0..usize::try_from(entry.bytes).unwrap_or(usize::MAX));
             if let Some(bytes) = bytes.filter(|bytes| entry.matches(bytes)) {
                 return Ok(bytes);
             }

@@ -8,13 +8,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tidelog_format::{
     keys::ObjectKey,
-    manifest::{ManifestEntry, Page, PageLine},
+    manifest::{ManifestEntry, PageLine},
     object::ServingIndex,
 };
 use tidelog_object::{ChunkKey, Expected};
 use tidelog_replica::{ColdError, ColdPlace};
 use tidelog_types::{Offset, TopicPartition, limits::COLD_UNIT_BYTES};
 use tracing::error;
+
+use crate::pages::PAGE_READ_BYTES;
 
 use super::{
     Shared,
@@ -25,9 +27,6 @@ use super::{
     read::is_small,
     ring::NewUnit,
 };
-
-/// The largest page that is read: a page is closed at 64 KiB, once what brings it there is in.
-const PAGE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// The largest index that is read: 256 MiB of intervals take a quarter of a megabyte, the rest is for aborted transactions.
 const INDEX_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -64,7 +63,7 @@ impl Shared {
         let is_held = manifest.entries.first().is_some_and(|first| first.range.base <= offset);
         is_held || {
             let at = manifest.lines.partition_point(|line| line.range.end <= offset);
-            manifest.lines.get(at).is_none_or(|line| self.pages.get(&(place.place, line.page)).is_some())
+            manifest.lines.get(at).is_none_or(|line| self.pages.get(place.place, line.page).is_some())
         }
     }
 
@@ -75,7 +74,7 @@ impl Shared {
         line: &PageLine,
     ) -> Result<Arc<[ManifestEntry]>, ColdError> {
         let id = (place.place, line.page);
-        if let Some(entries) = self.pages.get(&id) {
+        if let Some(entries) = self.pages.get(place.place, line.page) {
             return Ok(entries);
         }
         let landing = match self.page_flights.join(id) {
@@ -87,16 +86,16 @@ impl Shared {
                 let (shared, line) = (Arc::clone(self), *line);
                 let key = ObjectKey::Page { topic: place.topic.clone(), place: place.place, page: line.page };
                 self.fly("cold page", async move {
-                    if let Some(entries) = shared.pages.get(&claim.key()) {
+                    let (place, page) = claim.key();
+                    if let Some(entries) = shared.pages.get(place, page) {
                         return claim.land(Ok(entries));
                     }
-                    let Some(_admitted) = shared.admit(1, PAGE_BYTES_MAX / 16, &[&claim]).await else {
+                    let Some(_admitted) = shared.admit(1, PAGE_READ_BYTES, &[&claim]).await else {
                         return;
                     };
-                    let loaded = shared.load_page(&key.to_string(), claim.key().0, &line).await;
+                    let loaded = shared.load_page(&key.to_string(), place, &line).await;
                     if let Ok(entries) = &loaded {
-                        let bytes = entries.len() * size_of::<ManifestEntry>();
-                        shared.pages.insert(claim.key(), Arc::clone(entries), bytes as u64);
+                        shared.pages.keep(place, page, Arc::clone(entries));
                     }
                     claim.land(loaded);
                 });
@@ -115,18 +114,15 @@ impl Shared {
         let mut why = String::new();
         // Once more where the bytes are not a page: they may have been hurt on their way.
         for _ in 0..2 {
-            let bytes = self.get_whole(key, line.range.base, PAGE_BYTES_MAX).await?;
-            match Page::decode(&bytes) {
-                Ok(page) if page.cluster_id == self.cluster_id && page.place == place => {
-                    return Ok(page.entries.into());
-                }
-                Ok(_) => "it is another partition's".clone_into(&mut why),
+            let bytes = self.get_whole(key, line.range.base, PAGE_READ_BYTES).await?;
+            match self.pages.decode(key, place, &bytes) {
+                Ok(entries) => return Ok(entries),
                 Err(error) => why = error.to_string(),
             }
             self.metrics.corrupt_intervals.inc();
         }
         error!(key, why, "a manifest page of the bucket is damaged");
-        Err(ColdError::Damaged { why: format!("page `{key}`: {why}").into() })
+        Err(ColdError::Damaged { why: why.into() })
     }
 
     /// The object of an entry, its index read. `with_start`: a reader begins at its first batch, so that its first unit is

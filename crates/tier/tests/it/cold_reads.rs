@@ -184,7 +184,7 @@ async fn a_request_on_the_wire_finishes_and_one_that_waits_does_not_begin() {
     let mut partition = Partition::new(0);
     partition.put_even(&rig, 100, 100_000).await;
     partition.check(&rig, partition.request(99, 1)).await;
-    let delay = StoreFault::Delay(Duration::from_secs(10));
+    let delay = StoreFault::Delay(Duration::from_secs(4));
     rig.store.plan(StoreOperation::Get, "", 0, u32::MAX, delay);
     let before = rig.gets();
     let mut reads: Vec<_> =

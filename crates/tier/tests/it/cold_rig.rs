@@ -59,10 +59,22 @@ impl Rig {
         let client =
             ObjectClient::with_store(Arc::new(store.clone()), options, Arc::clone(&clock), rng, &registry);
         let cache = Arc::new(MapCache::new(ByteSize::mib(64), &registry));
+        Self::over(config, store, client, cache, clock, &registry)
+    }
+
+    /// A reader of any client; `store` counts its requests where it is the client's own.
+    pub(crate) fn over(
+        config: &ColdConfig,
+        store: FaultyStore,
+        client: ObjectClient,
+        cache: Arc<MapCache>,
+        clock: Arc<dyn Clock>,
+        registry: &Registry,
+    ) -> Self {
         let supervisor = Supervisor::for_test();
         let chunks: Arc<dyn ChunkCache> = Arc::clone(&cache) as Arc<dyn ChunkCache>;
         let reader = client.clone();
-        let tier = ColdTier::new(config, reader, chunks, CLUSTER, Arc::clone(&clock), &supervisor, &registry);
+        let tier = ColdTier::new(config, reader, chunks, CLUSTER, Arc::clone(&clock), &supervisor, registry);
         Self { store, client, cache, clock, tier }
     }
 

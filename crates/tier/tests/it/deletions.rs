@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidelog_core::cluster::Command;
 use tidelog_testkit::{StoreFault, StoreOperation};
 
-use crate::node::{Node, Setup, sealed};
+use crate::node::{Node, Setup, sealed, with_node};
 
 #[test]
 fn a_deleted_topic_leaves_nothing_and_its_successor_keeps_everything() {
@@ -67,28 +67,48 @@ fn a_deleted_topic_leaves_nothing_and_its_successor_keeps_everything() {
 
 #[test]
 fn a_deletion_that_fails_is_not_reported_done() {
-    tidelog_sim::run(52, |context| async move {
-        let setup = Setup::new(&context);
-        context
-            .life(&context.disk, async |supervisor| {
-                let node = Node::start(&setup, &context.disk, supervisor).await;
-                let partition = node.create_topic("t", 1, &[]).await;
-                sealed(&context, &partition, 4).await;
-                node.until_tiered(&partition, 4).await;
-                setup.store.plan(StoreOperation::Delete, ".seg", 1, u32::MAX, StoreFault::FailBefore);
-                partition.delete_records(Some(crate::node::offset(3))).await.unwrap();
-                node.until("one goes", || node.metric("tier_deleted_objects_total") == 1).await;
-                node.pass(Duration::from_secs(20)).await;
-                assert_eq!(node.controller.image().deletions().partition(partition.place()).len(), 2);
-                assert_eq!(node.keys(".seg").await.len(), 3);
-                assert_eq!(node.metric("tier_deletions_waiting"), 2);
-                setup.store.clear_plan();
-                node.until("the queue is empty", || node.controller.image().deletions().is_empty()).await;
-                assert_eq!(node.keys(".seg").await.len(), 1);
-                assert_eq!(node.metric("tier_deletions_waiting"), 0);
-            })
-            .await
-            .unwrap();
+    with_node(52, async |context, setup, node| {
+        let partition = node.create_topic("t", 1, &[]).await;
+        sealed(context, &partition, 4).await;
+        node.until_tiered(&partition, 4).await;
+        setup.store.plan(StoreOperation::Delete, ".seg", 1, u32::MAX, StoreFault::FailBefore);
+        partition.delete_records(Some(crate::node::offset(3))).await.unwrap();
+        node.until("one goes", || node.metric("tier_deleted_objects_total") == 1).await;
+        node.pass(Duration::from_secs(20)).await;
+        assert_eq!(node.controller.image().deletions().partition(partition.place()).len(), 2);
+        assert_eq!(node.keys(".seg").await.len(), 3);
+        assert_eq!(node.metric("tier_deletions_waiting"), 2);
+        setup.store.clear_plan();
+        node.until("the queue is empty", || node.controller.image().deletions().is_empty()).await;
+        assert_eq!(node.keys(".seg").await.len(), 1);
+        assert_eq!(node.metric("tier_deletions_waiting"), 0);
+    });
+}
+
+#[test]
+fn a_listing_that_fails_half_way_is_no_absence() {
+    // T7: a deleted topic's folder has more keys than a page, and the store fails at the second.
+    with_node(54, async |context, setup, node| {
+        let partition = node.create_topic("t", 1, &[]).await;
+        sealed(context, &partition, 1).await;
+        node.until_tiered(&partition, 1).await;
+        let key = node.keys(".seg").await.into_keys().next().unwrap();
+        let (folder, _) = key.rsplit_once('/').unwrap();
+        for number in 0..1_100 {
+            let key = format!("{folder}/zz-{number:04}");
+            node.client.put_new(&key, vec![bytes::Bytes::from_static(b"x")]).await.unwrap();
+        }
+        let topic_id = partition.place().topic_id;
+        drop(partition);
+        // Every other page fails, at every try.
+        setup.store.plan(StoreOperation::List, "topics/t-", 1, u32::MAX, StoreFault::FailBefore);
+        node.propose(Command::DeleteTopic { topic_id }).await;
+        node.until("the first page goes", || node.metric("tier_deleted_objects_total") == 1_000).await;
+        node.pass(Duration::from_secs(120)).await;
+        assert_eq!(node.metric("tier_deletions_waiting"), 1, "an error is not taken for absence");
+        setup.store.clear_plan();
+        node.until("the rest goes", || node.controller.image().deletions().is_empty()).await;
+        assert_eq!(node.keys("topics/t-").await.len(), 0);
     });
 }
 

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use tidelog_core::cluster::Command;
 use tidelog_testkit::{StoreFault, StoreOperation};
 
-use crate::node::{DEADLINE, Node, Setup, append, batch, now, offset, sealed};
+use crate::node::{DEADLINE, Node, Setup, append, batch, now, offset, sealed, with_node};
 
 const fn is_commit(command: &Command) -> bool {
     matches!(command, Command::CommitSegments { .. })
@@ -13,69 +13,86 @@ const fn is_commit(command: &Command) -> bool {
 
 #[test]
 fn an_upload_whose_answer_was_lost_is_one_object_and_one_entry() {
-    tidelog_sim::run(11, |context| async move {
-        let setup = Setup::new(&context);
-        context
-            .life(&context.disk, async |supervisor| {
-                let node = Node::start(&setup, &context.disk, supervisor).await;
-                setup.store.plan(StoreOperation::Put, ".seg", 0, 1, StoreFault::FailAfter);
-                let partition = node.create_topic("t", 1, &[]).await;
-                sealed(&context, &partition, 1).await;
-                node.until_tiered(&partition, 1).await;
-                assert_eq!(node.keys(".seg").await.len(), 1);
-                assert_eq!(node.records(&partition).await.len(), 1);
-            })
-            .await
-            .unwrap();
+    with_node(11, async |context, setup, node| {
+        setup.store.plan(StoreOperation::Put, ".seg", 0, 1, StoreFault::FailAfter);
+        let partition = node.create_topic("t", 1, &[]).await;
+        sealed(context, &partition, 1).await;
+        node.until_tiered(&partition, 1).await;
+        assert_eq!(node.keys(".seg").await.len(), 1);
+        assert_eq!(node.records(&partition).await.len(), 1);
+    });
+}
+
+#[test]
+fn an_upload_whose_commit_answer_was_lost_is_one_entry() {
+    // Once, so that the proposal is made again; and as often as it is made.
+    for lost in [1, 3] {
+        with_node(20 + u64::from(lost), async |context, _, node| {
+            node.commands.lose(is_commit, lost);
+            let partition = node.create_topic("t", 1, &[]).await;
+            sealed(context, &partition, 2).await;
+            node.until_tiered(&partition, 2).await;
+            assert_eq!(node.records(&partition).await.len(), 2);
+            assert_eq!(node.keys(".seg").await.len(), 2, "nothing was uploaded twice");
+            assert_eq!(node.metric("tier_upload_failures_total"), u64::from(lost / 3));
+            node.pass(Duration::from_secs(60)).await;
+            assert_eq!(node.metric("tier_orphans_deleted_total"), 0, "what is named is no orphan");
+            assert_eq!(node.records(&partition).await.len(), 2);
+        });
+    }
+}
+
+#[test]
+fn nothing_is_evicted_before_its_commit() {
+    // T4: the object is in the bucket, and its entry is in no manifest yet.
+    with_node(24, async |context, _, node| {
+        let partition = node.create_topic("t", 1, &[("local.retention.ms", "1")]).await;
+        node.commands.hold(is_commit);
+        sealed(context, &partition, 3).await;
+        append(&partition, batch(now(context), &["hot"])).await;
+        node.until("the object waits for its commit", || node.commands.waiting() == 1).await;
+        node.pass(Duration::from_secs(120)).await;
+        // The sweep took the object meanwhile, so that the local copy is the only one.
+        assert_eq!(node.keys(".seg").await.len(), 0);
+        assert_eq!(partition.snapshot().local_log_start, offset(0));
+        node.commands.release();
+        node.until_tiered(&partition, 3).await;
+        node.until("they leave the disk", || partition.snapshot().local_log_start == offset(3)).await;
+        assert_eq!(node.records(&partition).await.len(), 3);
     });
 }
 
 #[test]
 fn an_object_that_arrived_short_enters_no_manifest() {
     // B86
-    tidelog_sim::run(12, |context| async move {
-        let setup = Setup::new(&context);
-        context
-            .life(&context.disk, async |supervisor| {
-                let node = Node::start(&setup, &context.disk, supervisor).await;
-                setup.store.plan(StoreOperation::Put, ".seg", 0, 1, StoreFault::ShortBody(100));
-                let partition = node.create_topic("t", 1, &[]).await;
-                sealed(&context, &partition, 1).await;
-                node.until_tiered(&partition, 1).await;
-                assert_eq!(node.metric("tier_upload_failures_total"), 1);
-                assert_eq!(node.records(&partition).await.len(), 1, "the entry names the whole object");
-                let sizes: Vec<u64> = node.keys(".seg").await.into_values().collect();
-                assert_eq!(sizes[0], 100, "the short one is left to the sweep");
-                node.until("the sweep takes it", || node.metric("tier_orphans_deleted_total") == 1).await;
-                assert_eq!(node.keys(".seg").await.len(), 1);
-                assert_eq!(node.records(&partition).await.len(), 1);
-            })
-            .await
-            .unwrap();
+    with_node(12, async |context, setup, node| {
+        setup.store.plan(StoreOperation::Put, ".seg", 0, 1, StoreFault::ShortBody(100));
+        let partition = node.create_topic("t", 1, &[]).await;
+        sealed(context, &partition, 1).await;
+        node.until_tiered(&partition, 1).await;
+        assert_eq!(node.metric("tier_upload_failures_total"), 1);
+        assert_eq!(node.records(&partition).await.len(), 1, "the entry names the whole object");
+        let sizes: Vec<u64> = node.keys(".seg").await.into_values().collect();
+        assert_eq!(sizes[0], 100, "the short one is left to the sweep");
+        node.until("the sweep takes it", || node.metric("tier_orphans_deleted_total") == 1).await;
+        assert_eq!(node.keys(".seg").await.len(), 1);
+        assert_eq!(node.records(&partition).await.len(), 1);
     });
 }
 
 #[test]
 fn a_hung_upload_blocks_neither_other_partitions_nor_its_own_for_long() {
-    tidelog_sim::run(13, |context| async move {
-        let setup = Setup::new(&context);
-        context
-            .life(&context.disk, async |supervisor| {
-                let node = Node::start(&setup, &context.disk, supervisor).await;
-                let (one, other) =
-                    (node.create_topic("one", 1, &[]).await, node.create_topic("other", 2, &[]).await);
-                setup.store.plan(StoreOperation::Put, "topics/one-", 0, 1, StoreFault::Hang);
-                sealed(&context, &one, 1).await;
-                node.until("it hangs", || node.metric("tier_uploads_running") == 1).await;
-                sealed(&context, &other, 1).await;
-                node.until_tiered(&other, 1).await;
-                assert_eq!(one.snapshot().tiered_end, offset(0));
-                node.until_tiered(&one, 1).await;
-                assert_eq!(node.records(&one).await.len(), 1);
-                node.stop().await;
-            })
-            .await
-            .unwrap();
+    with_node(13, async |context, setup, node| {
+        let (one, other) = (node.create_topic("one", 1, &[]).await, node.create_topic("other", 2, &[]).await);
+        setup.store.plan(StoreOperation::Put, "topics/one-", 0, 1, StoreFault::Hang);
+        sealed(context, &one, 1).await;
+        node.until("it hangs", || node.metric("tier_uploads_running") == 1).await;
+        sealed(context, &other, 1).await;
+        node.until_tiered(&other, 1).await;
+        assert_eq!(one.snapshot().tiered_end, offset(0));
+        node.until_tiered(&one, 1).await;
+        assert_eq!(node.records(&one).await.len(), 1);
+        node.stop().await;
     });
 }
 
@@ -127,25 +144,18 @@ fn a_leadership_that_ended_meanwhile_commits_nothing() {
 #[test]
 fn every_upload_has_a_key_of_its_own() {
     // B79: the same range is uploaded three times, under three names.
-    tidelog_sim::run(15, |context| async move {
-        let setup = Setup::new(&context);
-        context
-            .life(&context.disk, async |supervisor| {
-                let node = Node::start(&setup, &context.disk, supervisor).await;
-                let partition = node.create_topic("t", 1, &[]).await;
-                // The object is written, but cannot be looked at.
-                setup.store.plan(StoreOperation::Head, ".seg", 0, 2, StoreFault::NotFound);
-                sealed(&context, &partition, 1).await;
-                node.until_tiered(&partition, 1).await;
-                let sizes: Vec<u64> = node.keys(".seg").await.into_values().collect();
-                assert_eq!(sizes.len(), 3);
-                assert!(sizes.iter().all(|size| *size == sizes[0]));
-                assert_eq!(node.entries(&partition).await.len(), 1);
-                node.until("the orphans go", || node.metric("tier_orphans_deleted_total") == 2).await;
-                assert_eq!(node.records(&partition).await.len(), 1);
-            })
-            .await
-            .unwrap();
+    with_node(15, async |context, setup, node| {
+        let partition = node.create_topic("t", 1, &[]).await;
+        // The object is written, but cannot be looked at.
+        setup.store.plan(StoreOperation::Head, ".seg", 0, 2, StoreFault::NotFound);
+        sealed(context, &partition, 1).await;
+        node.until_tiered(&partition, 1).await;
+        let sizes: Vec<u64> = node.keys(".seg").await.into_values().collect();
+        assert_eq!(sizes.len(), 3);
+        assert!(sizes.iter().all(|size| *size == sizes[0]));
+        assert_eq!(node.entries(&partition).await.len(), 1);
+        node.until("the orphans go", || node.metric("tier_orphans_deleted_total") == 2).await;
+        assert_eq!(node.records(&partition).await.len(), 1);
     });
 }
 
@@ -231,64 +241,42 @@ fn a_store_that_throttles_delays_a_start_and_ends_nothing() {
 
 #[test]
 fn a_shutdown_waits_for_what_is_on_the_way_and_not_longer() {
-    tidelog_sim::run(18, |context| async move {
-        let setup = Setup::new(&context);
-        context
-            .life(&context.disk, async |supervisor| {
-                let node = Node::start(&setup, &context.disk, supervisor).await;
-                let partition = node.create_topic("t", 1, &[]).await;
-                setup.store.plan(
-                    StoreOperation::Put,
-                    ".seg",
-                    0,
-                    1,
-                    StoreFault::Delay(Duration::from_secs(3)),
-                );
-                sealed(&context, &partition, 2).await;
-                node.until("it is on the way", || node.metric("tier_uploads_running") == 1).await;
-                assert_eq!(node.tier.shutdown(DEADLINE).await, Vec::<&str>::new());
-                assert_eq!(
-                    node.image(partition.place()).manifest.entries.len(),
-                    1,
-                    "one came through, none was begun"
-                );
-            })
-            .await
-            .unwrap();
+    with_node(18, async |context, setup, node| {
+        let partition = node.create_topic("t", 1, &[]).await;
+        setup.store.plan(StoreOperation::Put, ".seg", 0, 1, StoreFault::Delay(Duration::from_secs(3)));
+        sealed(context, &partition, 2).await;
+        node.until("it is on the way", || node.metric("tier_uploads_running") == 1).await;
+        assert_eq!(node.tier.shutdown(DEADLINE).await, Vec::<&str>::new());
+        assert_eq!(
+            node.image(partition.place()).manifest.entries.len(),
+            1,
+            "one came through, none was begun"
+        );
     });
 }
 
 #[test]
 fn a_store_that_takes_no_writes_is_tried_by_one_partition_at_a_time() {
-    tidelog_sim::run(19, |context| async move {
-        let setup = Setup::new(&context);
-        context
-            .life(&context.disk, async |supervisor| {
-                let node = Node::start(&setup, &context.disk, supervisor).await;
-                let mut partitions = Vec::new();
-                setup.store.plan(StoreOperation::Put, ".seg", 0, u32::MAX, StoreFault::FailBefore);
-                for (number, name) in (1..).zip(["one", "two", "three"]) {
-                    let partition = node.create_topic(name, number, &[]).await;
-                    sealed(&context, &partition, 1).await;
-                    partitions.push(partition);
-                }
-                node.until("the store is away", || node.metric("object_store_up") == 0).await;
-                let failures = node.metric("tier_upload_failures_total");
-                node.until("those under way gave up", || {
-                    node.metric("tier_upload_failures_total") >= failures + 4
-                })
-                .await;
-                for _ in 0..20 {
-                    node.pass(Duration::from_secs(1)).await;
-                    assert!(node.metric("tier_uploads_running") <= 1);
-                }
-                setup.store.clear_plan();
-                for partition in &partitions {
-                    node.until_tiered(partition, 1).await;
-                }
-                assert_eq!(node.metric("object_store_up"), 1);
-            })
-            .await
-            .unwrap();
+    with_node(19, async |context, setup, node| {
+        let mut partitions = Vec::new();
+        setup.store.plan(StoreOperation::Put, ".seg", 0, u32::MAX, StoreFault::FailBefore);
+        for (number, name) in (1..).zip(["one", "two", "three"]) {
+            let partition = node.create_topic(name, number, &[]).await;
+            sealed(context, &partition, 1).await;
+            partitions.push(partition);
+        }
+        node.until("the store is away", || node.metric("object_store_up") == 0).await;
+        let failures = node.metric("tier_upload_failures_total");
+        node.until("those under way gave up", || node.metric("tier_upload_failures_total") >= failures + 4)
+            .await;
+        for _ in 0..20 {
+            node.pass(Duration::from_secs(1)).await;
+            assert!(node.metric("tier_uploads_running") <= 1);
+        }
+        setup.store.clear_plan();
+        for partition in &partitions {
+            node.until_tiered(partition, 1).await;
+        }
+        assert_eq!(node.metric("object_store_up"), 1);
     });
 }

@@ -13,5 +13,6 @@ mod local;
 mod manifests;
 mod node;
 mod retention;
+mod s3;
 mod sweeps;
 mod uploads;

@@ -8,7 +8,7 @@ use tidelog_types::limits::{MANIFEST_COPIES_KEPT, MANIFEST_ENTRIES_SPILL};
 
 use crate::{
     bucket::key,
-    node::{Node, Setup, offset, sealed},
+    node::{Node, Setup, offset, sealed, with_node},
 };
 
 async fn with_pages(node: &Node, context: &tidelog_sim::Context, count: usize) -> PartitionHandle {
@@ -24,40 +24,33 @@ async fn with_pages(node: &Node, context: &tidelog_sim::Context, count: usize) -
 
 #[test]
 fn a_long_history_moves_into_pages_and_is_still_whole() {
-    tidelog_sim::run(41, |context| async move {
-        let setup = Setup::new(&context);
-        context
-            .life(&context.disk, async |supervisor| {
-                let node = Node::start(&setup, &context.disk, supervisor).await;
-                let partition = with_pages(&node, &context, 45).await;
-                let image = node.image(partition.place());
-                assert_eq!(image.manifest.lines.len(), 1, "one page takes them all");
-                assert!(image.manifest.entries.len() < MANIFEST_ENTRIES_SPILL);
-                assert!(node.metric("tier_manifest_spills_total") >= 3);
-                assert_eq!(node.records(&partition).await.len(), 45);
+    with_node(41, async |context, _, node| {
+        let partition = with_pages(&node, context, 45).await;
+        let image = node.image(partition.place());
+        assert_eq!(image.manifest.lines.len(), 1, "one page takes them all");
+        assert!(image.manifest.entries.len() < MANIFEST_ENTRIES_SPILL);
+        assert!(node.metric("tier_manifest_spills_total") >= 3);
+        assert_eq!(node.records(&partition).await.len(), 45);
 
-                let segments = node.tier.segments(partition.topic()).await.unwrap().segments;
-                assert_eq!(segments.len(), 45);
-                assert!(segments.windows(2).all(|pair| pair[0].end_offset == pair[1].base_offset));
-                let keys: Vec<String> = segments.into_iter().map(|segment| segment.key).collect();
-                assert_eq!(keys, node.keys(".seg").await.into_keys().collect::<Vec<_>>());
-                let status = node.status("t").await;
-                assert_eq!(status.bucket_objects, Some(45));
-                assert_eq!(
-                    status.bucket_bytes,
-                    node.entries(&partition).await.iter().map(|entry| entry.bytes).sum::<u64>()
-                );
+        let segments = node.tier.segments(partition.topic()).await.unwrap().segments;
+        assert_eq!(segments.len(), 45);
+        assert!(segments.windows(2).all(|pair| pair[0].end_offset == pair[1].base_offset));
+        let keys: Vec<String> = segments.into_iter().map(|segment| segment.key).collect();
+        assert_eq!(keys, node.keys(".seg").await.into_keys().collect::<Vec<_>>());
+        let status = node.status("t").await;
+        assert_eq!(status.bucket_objects, Some(45));
+        assert_eq!(
+            status.bucket_bytes,
+            node.entries(&partition).await.iter().map(|entry| entry.bytes).sum::<u64>()
+        );
 
-                // Replaced pages and old copies go once their grace is over and a manifest without them is published.
-                node.until("the queue is empty", || node.controller.image().deletions().is_empty()).await;
-                let page = image.manifest.lines[0].page;
-                let held: Vec<String> = node.keys(".page").await.into_keys().collect();
-                assert_eq!(held, [key("t", partition.place(), &ObjectName::Page { page })]);
-                assert_eq!(node.keys(".manifest").await.len(), MANIFEST_COPIES_KEPT);
-                node.stop().await;
-            })
-            .await
-            .unwrap();
+        // Replaced pages and old copies go once their grace is over and a manifest without them is published.
+        node.until("the queue is empty", || node.controller.image().deletions().is_empty()).await;
+        let page = image.manifest.lines[0].page;
+        let held: Vec<String> = node.keys(".page").await.into_keys().collect();
+        assert_eq!(held, [key("t", partition.place(), &ObjectName::Page { page })]);
+        assert_eq!(node.keys(".manifest").await.len(), MANIFEST_COPIES_KEPT);
+        node.stop().await;
     });
 }
 
@@ -142,34 +135,27 @@ fn equal_versions_have_equal_bytes_whoever_writes_them() {
 
 #[test]
 fn retention_looks_into_a_page_and_deletes_exactly_what_it_took() {
-    tidelog_sim::run(44, |context| async move {
-        let setup = Setup::new(&context);
-        context
-            .life(&context.disk, async |supervisor| {
-                let node = Node::start(&setup, &context.disk, supervisor).await;
-                let partition = with_pages(&node, &context, 45).await;
-                let entries = node.entries(&partition).await;
-                let change = ConfigChange::Set { value: (entries[0].bytes * 40).to_string() };
-                let resource = ConfigResource::Topic { topic_id: partition.place().topic_id };
-                let changes = vec![("retention.bytes".to_owned(), change)];
-                node.propose(Command::AlterConfigs { resource, changes }).await;
-                node.until("five go", || partition.snapshot().log_start == offset(5)).await;
-                node.until("the queue is empty", || node.controller.image().deletions().is_empty()).await;
-                assert_eq!(node.keys(".seg").await.len(), 40);
-                assert_eq!(node.records(&partition).await.len(), 40);
-                assert_eq!(node.status("t").await.bucket_objects, Some(40));
+    with_node(44, async |context, _, node| {
+        let partition = with_pages(&node, context, 45).await;
+        let entries = node.entries(&partition).await;
+        let change = ConfigChange::Set { value: (entries[0].bytes * 40).to_string() };
+        let resource = ConfigResource::Topic { topic_id: partition.place().topic_id };
+        let changes = vec![("retention.bytes".to_owned(), change)];
+        node.propose(Command::AlterConfigs { resource, changes }).await;
+        node.until("five go", || partition.snapshot().log_start == offset(5)).await;
+        node.until("the queue is empty", || node.controller.image().deletions().is_empty()).await;
+        assert_eq!(node.keys(".seg").await.len(), 40);
+        assert_eq!(node.records(&partition).await.len(), 40);
+        assert_eq!(node.status("t").await.bucket_objects, Some(40));
 
-                // The whole page, and a part of what is held in full.
-                let last = node.image(partition.place()).manifest.lines[0].range.end;
-                partition.delete_records(Some(last.next())).await.unwrap();
-                node.settled().await;
-                node.until("the queue is empty", || node.controller.image().deletions().is_empty()).await;
-                assert_eq!(node.keys(".page").await.len(), 0);
-                let left = 45 - last.next().get();
-                assert_eq!(node.keys(".seg").await.len() as u64, left);
-                assert_eq!(node.records(&partition).await.len() as u64, left);
-            })
-            .await
-            .unwrap();
+        // The whole page, and a part of what is held in full.
+        let last = node.image(partition.place()).manifest.lines[0].range.end;
+        partition.delete_records(Some(last.next())).await.unwrap();
+        node.settled().await;
+        node.until("the queue is empty", || node.controller.image().deletions().is_empty()).await;
+        assert_eq!(node.keys(".page").await.len(), 0);
+        let left = 45 - last.next().get();
+        assert_eq!(node.keys(".seg").await.len() as u64, left);
+        assert_eq!(node.records(&partition).await.len() as u64, left);
     });
 }

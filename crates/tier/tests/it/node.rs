@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    path::PathBuf,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -16,12 +17,13 @@ use tidelog_format::batch::{BatchBuilder, NewRecord};
 use tidelog_log::{Log, LogConfig};
 use tidelog_object::{ObjectClient, StoreOptions};
 use tidelog_replica::{
-    Acks, AppendRequest, Metadata, PartitionHandle, ProposeFuture, ReplicaConfig, ReplicaManager,
+    Acks, AppendRequest, Metadata, PartitionHandle, ProposeFailure, ProposeFuture, ReplicaConfig,
+    ReplicaManager,
 };
-use tidelog_runtime::{Clock, Registry, Supervisor};
+use tidelog_runtime::{Clock, Disk, Registry, SeededRng, Supervisor};
 use tidelog_sim::{Context, SimDisk};
 use tidelog_testkit::FaultyStore;
-use tidelog_tier::{ClusterCommands, PartitionStatus, Tier, TierConfig};
+use tidelog_tier::{ClusterCommands, ManifestPages, PartitionStatus, Tier, TierConfig};
 use tidelog_types::{
     BootId, BrokerId, BrokerIncarnation, ByteSize, ClusterId, DirectoryId, Offset, PartitionIndex, Timestamp,
     TopicId, TopicName, TopicPartition,
@@ -44,6 +46,7 @@ type Which = fn(&Command) -> bool;
 pub(crate) struct HeldCommands {
     controller: Controller,
     held: Arc<Mutex<Option<Which>>>,
+    lost: Arc<Mutex<Option<(Which, u32)>>>,
     waiting: Arc<Mutex<usize>>,
     released: Arc<Notify>,
 }
@@ -52,6 +55,22 @@ impl HeldCommands {
     /// Proposals of which `of` says so wait until [`HeldCommands::release`].
     pub(crate) fn hold(&self, of: Which) {
         *self.held.lock().unwrap() = Some(of);
+    }
+
+    /// The next `count` proposals of which `of` says so are made, and their outcomes are lost.
+    pub(crate) fn lose(&self, of: Which, count: u32) {
+        *self.lost.lock().unwrap() = Some((of, count));
+    }
+
+    /// Whether the outcome of a proposal is to be lost.
+    fn loses(&self, command: &Command) -> bool {
+        match &mut *self.lost.lock().unwrap() {
+            Some((of, count)) if *count > 0 && of(command) => {
+                *count -= 1;
+                true
+            }
+            _ => false,
+        }
     }
 
     pub(crate) fn release(&self) {
@@ -84,7 +103,9 @@ impl Metadata for HeldCommands {
                 released.await;
                 *this.waiting.lock().unwrap() -= 1;
             }
-            Metadata::propose(&this.controller, command).await
+            let loses = this.loses(&command);
+            let outcome = Metadata::propose(&this.controller, command).await;
+            if loses { Err(ProposeFailure::Unknown("the answer was lost".to_owned())) } else { outcome }
         })
     }
 }
@@ -98,7 +119,12 @@ impl ClusterCommands for HeldCommands {
 /// The bucket of a test, and the settings of its node.
 #[derive(Clone)]
 pub(crate) struct Setup {
-    pub(crate) context: Context,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) rng: SeededRng,
+    /// Where its folders are.
+    pub(crate) root: PathBuf,
+    /// A client in place of one of the store.
+    pub(crate) client: Option<ObjectClient>,
     pub(crate) store: FaultyStore,
     pub(crate) tier: TierConfig,
     pub(crate) options: StoreOptions,
@@ -107,6 +133,10 @@ pub(crate) struct Setup {
 impl Setup {
     /// Short periods, and objects of one batch each.
     pub(crate) fn new(context: &Context) -> Self {
+        Self::with(Arc::new(context.clock.clone()), context.rng.fork())
+    }
+
+    pub(crate) fn with(clock: Arc<dyn Clock>, rng: SeededRng) -> Self {
         let tier = TierConfig {
             check_interval: Duration::from_secs(1),
             object_target: ByteSize::bytes(1),
@@ -121,8 +151,11 @@ impl Setup {
             ..StoreOptions::default()
         };
         Self {
-            context: context.clone(),
-            store: FaultyStore::memory(Arc::new(context.clock.clone())),
+            store: FaultyStore::memory(Arc::clone(&clock)),
+            clock,
+            rng,
+            root: PathBuf::from("/"),
+            client: None,
             tier,
             options,
         }
@@ -143,21 +176,25 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) async fn start(setup: &Setup, disk: &SimDisk, supervisor: Supervisor) -> Self {
+        Self::start_on(setup, Arc::new(disk.clone()), supervisor).await
+    }
+
+    /// Starts one on any disk.
+    pub(crate) async fn start_on(setup: &Setup, disk: Arc<dyn Disk>, supervisor: Supervisor) -> Self {
         let registry = Registry::new();
-        let clock: Arc<dyn Clock> = Arc::new(setup.context.clock.clone());
+        let clock = Arc::clone(&setup.clock);
         let log_config = LogConfig {
             journal_bytes_max: ByteSize::mib(16),
             journal_file_bytes: ByteSize::mib(1),
             reserve_bytes: ByteSize::ZERO,
-            ..LogConfig::new("/log", DIRECTORY)
+            ..LogConfig::new(setup.root.join("log"), DIRECTORY)
         };
-        let disk = Arc::new(disk.clone());
         let (log, recovered) =
-            Log::open(log_config, disk.clone(), Arc::clone(&clock), supervisor.clone(), &registry)
+            Log::open(log_config, Arc::clone(&disk), Arc::clone(&clock), supervisor.clone(), &registry)
                 .await
                 .unwrap();
-        let rng = Arc::new(setup.context.rng.fork());
-        let config = ControllerConfig::single("/controller");
+        let rng = Arc::new(setup.rng.fork());
+        let config = ControllerConfig::single(setup.root.join("controller"));
         let controller =
             Controller::start(config, disk, Arc::clone(&clock), rng.clone(), supervisor.clone(), &registry)
                 .await
@@ -171,6 +208,7 @@ impl Node {
         let commands = HeldCommands {
             controller: controller.clone(),
             held: Arc::default(),
+            lost: Arc::default(),
             waiting: Arc::default(),
             released: Arc::default(),
         };
@@ -185,19 +223,22 @@ impl Node {
         )
         .await
         .unwrap();
-        let client = ObjectClient::with_store(
-            Arc::new(setup.store.clone()),
-            setup.options.clone(),
-            Arc::clone(&clock),
-            rng.clone(),
-            &registry,
-        );
+        let client = setup.client.clone().unwrap_or_else(|| {
+            ObjectClient::with_store(
+                Arc::new(setup.store.clone()),
+                setup.options.clone(),
+                Arc::clone(&clock),
+                rng.clone(),
+                &registry,
+            )
+        });
         let config = TierConfig { incarnation, cluster_id: controller.cluster_id(), ..setup.tier.clone() };
         let tier = Tier::start(
             config,
             replica.clone(),
             Arc::new(commands.clone()),
             client.clone(),
+            ManifestPages::new(controller.cluster_id(), ByteSize::mib(8)),
             Arc::clone(&clock),
             rng,
             &supervisor,
@@ -328,6 +369,18 @@ pub(crate) fn now(context: &Context) -> Timestamp {
 
 pub(crate) fn offset(raw: u64) -> Offset {
     Offset::new(raw).unwrap()
+}
+
+/// Runs a test of one node with the usual setup, in virtual time.
+pub(crate) fn with_node(seed: u64, test: impl AsyncFnOnce(&Context, &Setup, Node)) {
+    tidelog_sim::run(seed, |context| async move {
+        let setup = Setup::new(&context);
+        let life = async |supervisor| {
+            let node = Node::start(&setup, &context.disk, supervisor).await;
+            test(&context, &setup, node).await;
+        };
+        context.life(&context.disk, life).await.expect("the node was not killed");
+    });
 }
 
 /// A batch of values, written at `time`.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidelog_testkit::{StoreFault, StoreOperation};
 
-use crate::node::{Node, Setup, append, batch, now, offset, sealed};
+use crate::node::{Node, Setup, append, batch, now, offset, sealed, with_node};
 
 #[test]
 fn records_deleted_before_their_upload_never_come_back() {
@@ -53,97 +53,67 @@ fn records_deleted_before_their_upload_never_come_back() {
 #[test]
 fn what_expired_while_the_store_was_away_goes_and_is_not_uploaded_after() {
     // B68
-    tidelog_sim::run(22, |context| async move {
-        let setup = Setup::new(&context);
-        context
-            .life(&context.disk, async |supervisor| {
-                let node = Node::start(&setup, &context.disk, supervisor).await;
-                let configs = [("retention.ms", "60000"), ("local.retention.ms", "20000")];
-                let partition = node.create_topic("t", 1, &configs).await;
-                setup.store.plan(StoreOperation::Put, "", 0, u32::MAX, StoreFault::FailBefore);
-                for _ in 0..30 {
-                    sealed(&context, &partition, 1).await;
-                    node.pass(Duration::from_secs(10)).await;
-                }
-                let kept = partition.snapshot();
-                let held = kept.log_end.get() - kept.log_start.get();
-                assert!((6..=8).contains(&held), "{held} segments of ten seconds are kept for a minute");
-                assert_eq!(kept.local_log_start, kept.log_start);
-                setup.store.clear_plan();
-                node.until_tiered(&partition, 30).await;
-                let oldest = node.entries(&partition).await[0];
-                assert!(now(&context).as_millis() - oldest.max_timestamp.unwrap().as_millis() <= 75_000);
-                assert!(oldest.range.base >= kept.log_start);
-                node.until("local retention follows", || {
-                    partition.snapshot().local_log_start > kept.log_start
-                })
-                .await;
-            })
-            .await
-            .unwrap();
+    with_node(22, async |context, setup, node| {
+        let configs = [("retention.ms", "60000"), ("local.retention.ms", "20000")];
+        let partition = node.create_topic("t", 1, &configs).await;
+        setup.store.plan(StoreOperation::Put, "", 0, u32::MAX, StoreFault::FailBefore);
+        for _ in 0..30 {
+            sealed(context, &partition, 1).await;
+            node.pass(Duration::from_secs(10)).await;
+        }
+        let kept = partition.snapshot();
+        let held = kept.log_end.get() - kept.log_start.get();
+        assert!((6..=8).contains(&held), "{held} segments of ten seconds are kept for a minute");
+        assert_eq!(kept.local_log_start, kept.log_start);
+        setup.store.clear_plan();
+        node.until_tiered(&partition, 30).await;
+        let oldest = node.entries(&partition).await[0];
+        assert!(now(context).as_millis() - oldest.max_timestamp.unwrap().as_millis() <= 75_000);
+        assert!(oldest.range.base >= kept.log_start);
+        node.until("local retention follows", || partition.snapshot().local_log_start > kept.log_start).await;
     });
 }
 
 #[test]
 fn failed_uploads_take_nothing_from_the_size_that_is_kept() {
     // B58
-    tidelog_sim::run(23, |context| async move {
-        let setup = Setup::new(&context);
-        context
-            .life(&context.disk, async |supervisor| {
-                let node = Node::start(&setup, &context.disk, supervisor).await;
-                let partition = node.create_topic("t", 1, &[("retention.ms", "-1")]).await;
-                // Every upload is written and then refused.
-                setup.store.plan(StoreOperation::Head, ".seg", 0, 40, StoreFault::NotFound);
-                sealed(&context, &partition, 5).await;
-                let size = partition.local_bytes().to_string();
-                let change = tidelog_core::cluster::ConfigChange::Set { value: size };
-                let resource =
-                    tidelog_core::cluster::ConfigResource::Topic { topic_id: partition.place().topic_id };
-                let changes = vec![("retention.bytes".to_owned(), change)];
-                node.propose(tidelog_core::cluster::Command::AlterConfigs { resource, changes }).await;
-                node.pass(Duration::from_secs(30)).await;
-                assert!(node.keys(".seg").await.len() > 5, "there are many failed attempts");
-                assert_eq!(partition.snapshot().log_start, offset(0));
-                node.until_tiered(&partition, 5).await;
-                node.pass(Duration::from_secs(60)).await;
-                assert_eq!(
-                    partition.snapshot().log_start,
-                    offset(0),
-                    "in both tiers every byte counts once (T8)"
-                );
-                assert_eq!(node.keys(".seg").await.len(), 5, "no object outside of the manifest is left");
-            })
-            .await
-            .unwrap();
+    with_node(23, async |context, setup, node| {
+        let partition = node.create_topic("t", 1, &[("retention.ms", "-1")]).await;
+        // Every upload is written and then refused.
+        setup.store.plan(StoreOperation::Head, ".seg", 0, 40, StoreFault::NotFound);
+        sealed(context, &partition, 5).await;
+        let size = partition.local_bytes().to_string();
+        let change = tidelog_core::cluster::ConfigChange::Set { value: size };
+        let resource = tidelog_core::cluster::ConfigResource::Topic { topic_id: partition.place().topic_id };
+        let changes = vec![("retention.bytes".to_owned(), change)];
+        node.propose(tidelog_core::cluster::Command::AlterConfigs { resource, changes }).await;
+        node.pass(Duration::from_secs(30)).await;
+        assert!(node.keys(".seg").await.len() > 5, "there are many failed attempts");
+        assert_eq!(partition.snapshot().log_start, offset(0));
+        node.until_tiered(&partition, 5).await;
+        node.pass(Duration::from_secs(60)).await;
+        assert_eq!(partition.snapshot().log_start, offset(0), "in both tiers every byte counts once (T8)");
+        assert_eq!(node.keys(".seg").await.len(), 5, "no object outside of the manifest is left");
     });
 }
 
 #[test]
 fn size_takes_from_the_bucket_and_its_objects_go_after_their_grace() {
-    tidelog_sim::run(24, |context| async move {
-        let setup = Setup::new(&context);
-        context
-            .life(&context.disk, async |supervisor| {
-                let node = Node::start(&setup, &context.disk, supervisor).await;
-                let partition = node.create_topic("t", 1, &[("local.retention.ms", "1")]).await;
-                sealed(&context, &partition, 10).await;
-                node.until_tiered(&partition, 10).await;
-                let entries = node.entries(&partition).await;
-                let bytes = entries[0].bytes;
-                let change = tidelog_core::cluster::ConfigChange::Set { value: (bytes * 3).to_string() };
-                let resource =
-                    tidelog_core::cluster::ConfigResource::Topic { topic_id: partition.place().topic_id };
-                let changes = vec![("retention.bytes".to_owned(), change)];
-                node.propose(tidelog_core::cluster::Command::AlterConfigs { resource, changes }).await;
-                node.until("seven go", || partition.snapshot().log_start == offset(7)).await;
-                assert_eq!(node.metric("tier_retention_bytes_total"), bytes * 7);
-                assert_eq!(node.keys(".seg").await.len(), 10, "readers in flight finish");
-                node.until("the queue is empty", || node.controller.image().deletions().is_empty()).await;
-                assert_eq!(node.keys(".seg").await.len(), 3);
-                assert_eq!(node.records(&partition).await.len(), 3);
-            })
-            .await
-            .unwrap();
+    with_node(24, async |context, _, node| {
+        let partition = node.create_topic("t", 1, &[("local.retention.ms", "1")]).await;
+        sealed(context, &partition, 10).await;
+        node.until_tiered(&partition, 10).await;
+        let entries = node.entries(&partition).await;
+        let bytes = entries[0].bytes;
+        let change = tidelog_core::cluster::ConfigChange::Set { value: (bytes * 3).to_string() };
+        let resource = tidelog_core::cluster::ConfigResource::Topic { topic_id: partition.place().topic_id };
+        let changes = vec![("retention.bytes".to_owned(), change)];
+        node.propose(tidelog_core::cluster::Command::AlterConfigs { resource, changes }).await;
+        node.until("seven go", || partition.snapshot().log_start == offset(7)).await;
+        assert_eq!(node.metric("tier_retention_bytes_total"), bytes * 7);
+        assert_eq!(node.keys(".seg").await.len(), 10, "readers in flight finish");
+        node.until("the queue is empty", || node.controller.image().deletions().is_empty()).await;
+        assert_eq!(node.keys(".seg").await.len(), 3);
+        assert_eq!(node.records(&partition).await.len(), 3);
     });
 }

@@ -9,43 +9,28 @@ use tidelog_types::{UploadId, UploadSequence};
 
 use crate::{
     bucket::key,
-    node::{Node, Setup, sealed},
+    node::{Node, Setup, sealed, with_node},
 };
 
 #[test]
 fn an_upload_whose_commit_is_held_while_the_sweep_passes_is_begun_anew() {
     // C8
-    tidelog_sim::run(61, |context| async move {
-        let setup = Setup::new(&context);
-        context
-            .life(&context.disk, async |supervisor| {
-                let node = Node::start(&setup, &context.disk, supervisor).await;
-                let partition = node.create_topic("t", 1, &[]).await;
-                for held_seconds in [0, 5, 19, 25, 40, 60] {
-                    node.commands.hold(|command| matches!(command, Command::CommitSegments { .. }));
-                    let before = partition.snapshot().tiered_end.get();
-                    sealed(&context, &partition, 2).await;
-                    node.until("the object waits for its commit", || node.commands.waiting() == 1).await;
-                    node.pass(Duration::from_secs(held_seconds)).await;
-                    node.commands.release();
-                    node.until_tiered(&partition, before + 2).await;
-                    assert_eq!(
-                        node.records(&partition).await.len() as u64,
-                        before + 2,
-                        "held {held_seconds} s"
-                    );
-                }
-                assert!(node.metric("tier_uploads_abandoned_total") > 0, "some were fenced");
-                node.pass(Duration::from_secs(60)).await;
-                assert_eq!(
-                    node.keys(".seg").await.len(),
-                    node.entries(&partition).await.len(),
-                    "no orphan is left"
-                );
-                assert_eq!(node.records(&partition).await.len(), 12);
-            })
-            .await
-            .unwrap();
+    with_node(61, async |context, _, node| {
+        let partition = node.create_topic("t", 1, &[]).await;
+        for held_seconds in [0, 5, 19, 25, 40, 60] {
+            node.commands.hold(|command| matches!(command, Command::CommitSegments { .. }));
+            let before = partition.snapshot().tiered_end.get();
+            sealed(context, &partition, 2).await;
+            node.until("the object waits for its commit", || node.commands.waiting() == 1).await;
+            node.pass(Duration::from_secs(held_seconds)).await;
+            node.commands.release();
+            node.until_tiered(&partition, before + 2).await;
+            assert_eq!(node.records(&partition).await.len() as u64, before + 2, "held {held_seconds} s");
+        }
+        assert!(node.metric("tier_uploads_abandoned_total") > 0, "some were fenced");
+        node.pass(Duration::from_secs(60)).await;
+        assert_eq!(node.keys(".seg").await.len(), node.entries(&partition).await.len(), "no orphan is left");
+        assert_eq!(node.records(&partition).await.len(), 12);
     });
 }
 
@@ -84,42 +69,31 @@ fn the_brokers_wall_clock_makes_nothing_old() {
 #[test]
 fn orphans_go_at_their_age_and_strangers_never() {
     // B125
-    tidelog_sim::run(63, |context| async move {
-        let setup = Setup::new(&context);
-        context
-            .life(&context.disk, async |supervisor| {
-                let node = Node::start(&setup, &context.disk, supervisor).await;
-                let partition = node.create_topic("t", 1, &[]).await;
-                sealed(&context, &partition, 20).await;
-                node.until_tiered(&partition, 20).await;
-                let entry = node.entries(&partition).await[2];
-                let upload = UploadId { sequence: UploadSequence(900_000), ..entry.object.upload };
-                let object = SegmentObjectId { upload, ..entry.object };
-                let orphan = key("t", partition.place(), &ObjectName::Segment { object });
-                let strangers =
-                    ["topics/README.md", "topics/t-x/0/00000000000000000000-0-1-1.seg", "other/file"];
-                for key in strangers.into_iter().chain([orphan.as_str()]) {
-                    node.client.put_new(key, vec!["x".into()]).await.unwrap();
-                }
-                node.pass(Duration::from_secs(15)).await;
-                assert!(node.keys("").await.contains_key(&orphan), "it is younger than the orphan age");
-                node.until("it goes", || node.metric("tier_orphans_deleted_total") == 1).await;
-                let keys = node.keys("").await;
-                assert!(!keys.contains_key(&orphan));
-                assert!(strangers.iter().all(|key| keys.contains_key(*key)), "{keys:?}");
-                assert_eq!(node.metric("tier_unknown_objects"), 2);
-                assert_eq!(node.records(&partition).await.len(), 20);
-                // Its sequence is fenced, and those of later uploads lie above it.
-                sealed(&context, &partition, 1).await;
-                node.until_tiered(&partition, 21).await;
-                assert_eq!(node.metric("tier_uploads_abandoned_total"), 0);
-                assert_eq!(
-                    node.entries(&partition).await[20].object.upload.sequence,
-                    UploadSequence(900_001)
-                );
-            })
-            .await
-            .unwrap();
+    with_node(63, async |context, _, node| {
+        let partition = node.create_topic("t", 1, &[]).await;
+        sealed(context, &partition, 20).await;
+        node.until_tiered(&partition, 20).await;
+        let entry = node.entries(&partition).await[2];
+        let upload = UploadId { sequence: UploadSequence(900_000), ..entry.object.upload };
+        let object = SegmentObjectId { upload, ..entry.object };
+        let orphan = key("t", partition.place(), &ObjectName::Segment { object });
+        let strangers = ["topics/README.md", "topics/t-x/0/00000000000000000000-0-1-1.seg", "other/file"];
+        for key in strangers.into_iter().chain([orphan.as_str()]) {
+            node.client.put_new(key, vec!["x".into()]).await.unwrap();
+        }
+        node.pass(Duration::from_secs(15)).await;
+        assert!(node.keys("").await.contains_key(&orphan), "it is younger than the orphan age");
+        node.until("it goes", || node.metric("tier_orphans_deleted_total") == 1).await;
+        let keys = node.keys("").await;
+        assert!(!keys.contains_key(&orphan));
+        assert!(strangers.iter().all(|key| keys.contains_key(*key)), "{keys:?}");
+        assert_eq!(node.metric("tier_unknown_objects"), 2);
+        assert_eq!(node.records(&partition).await.len(), 20);
+        // Its sequence is fenced, and those of later uploads lie above it.
+        sealed(context, &partition, 1).await;
+        node.until_tiered(&partition, 21).await;
+        assert_eq!(node.metric("tier_uploads_abandoned_total"), 0);
+        assert_eq!(node.entries(&partition).await[20].object.upload.sequence, UploadSequence(900_001));
     });
 }
 

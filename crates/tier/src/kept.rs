@@ -61,6 +61,10 @@ impl<K: Ord + Copy, V: Clone> Kept<K, V> {
         state.things.insert(key, Thing { value, bytes, used });
     }
 
+    pub(crate) fn remove(&self, key: &K) {
+        self.lock().remove(key);
+    }
+
     pub(crate) fn clear(&self) {
         let mut state = self.lock();
         state.things.clear();
