@@ -480,7 +480,8 @@ async fn an_object_deleted_under_its_reader_sends_it_to_a_newer_manifest() {
     cold.beside.replay(&cold.rig, 0, MIB).await;
 }
 
-// The same before a real server, where `TIDELOG_TEST_S3_ENDPOINT` names one.
+// The same before a real server, where `TIDELOG_TEST_S3_ENDPOINT` names one. It checks signatures, which cover the range, so
+// that no proxy can have it answer another one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_real_server_behind_faults_holds_and_gives_what_was_written() {
     for (fault, count) in [
@@ -498,9 +499,6 @@ async fn a_real_server_behind_faults_holds_and_gives_what_was_written() {
     for (fault, count) in [
         (Fault::Status(503, "SlowDown"), 2),
         (Fault::CutBody(300_000), 2),
-        (Fault::IgnoreRange, 2),
-        (Fault::OtherRange(100), 2),
-        (Fault::LyingRange(100), 1),
         (Fault::WrongByte(50_000), 1),
         (Fault::AnswerHeader("etag", "\"another\"".to_owned()), 1),
         (Fault::Silence, 1),
