@@ -23,14 +23,14 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    fn encode(self) -> Vec<u8> {
+    pub(crate) fn encode(self) -> Vec<u8> {
         let mut payload = Vec::new();
         self.cluster_id.put(&mut payload);
         self.node_id.put(&mut payload);
         seal(MAGIC, VERSION, &payload)
     }
 
-    fn decode(bytes: &[u8]) -> Result<Self, tidelog_core::cluster::persist::DecodeError> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, tidelog_core::cluster::persist::DecodeError> {
         let mut reader = Reader::new(unseal(MAGIC, VERSION, bytes)?);
         let identity = Self { cluster_id: Persist::take(&mut reader)?, node_id: Persist::take(&mut reader)? };
         reader.finish()?;

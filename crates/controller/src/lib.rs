@@ -20,6 +20,8 @@ mod error;
 mod identity;
 pub mod log_store;
 mod metrics;
+#[doc(hidden)]
+pub mod outside;
 mod raft_types;
 pub mod snapshot_store;
 pub mod state_machine;

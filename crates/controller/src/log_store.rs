@@ -42,7 +42,7 @@ use tidelog_runtime::{CancellationToken, Clock, Disk, is_disk_full};
 use tidelog_types::limits;
 
 use crate::{
-    codec::{FILE_HEADER_BYTES, FileHeader, Record, StoreError, find_record, synced_later},
+    codec::{FILE_HEADER_BYTES, FileHeader, Place, Record, StoreError, find_record, synced_later},
     identity::read_file,
     metrics::ControllerMetrics,
     raft_types::{Entry, LogId, TypeConfig, Vote},
@@ -327,28 +327,45 @@ async fn recover(
 ) -> Result<(Memory, Recovered), StoreError> {
     let path = directory.join(file_name(number));
     let bytes = read_file(disk, &path).await?;
+    replay(&path, &bytes, number)
+}
+
+/// What a whole file says; `path` is for errors.
+fn replay(path: &Path, bytes: &[u8], number: u64) -> Result<(Memory, Recovered), StoreError> {
     // The header was synced before the file got its name: a bad one is damage.
-    let header = FileHeader::decode(&bytes).map_err(|why| StoreError::damaged(&path, why))?;
+    let header = FileHeader::decode(bytes).map_err(|why| StoreError::damaged(path, why))?;
     if header.number != number {
-        return Err(StoreError::damaged(&path, format!("its header says {}", header.number)));
+        return Err(StoreError::damaged(path, format!("its header says {}", header.number)));
     }
     let mut memory = Memory::default();
     let mut position = FILE_HEADER_BYTES;
-    while let Some(found) = find_record(&bytes, number, position) {
+    while let Some(found) = find_record(bytes, number, position) {
         let record =
-            found.record.map_err(|why| StoreError::damaged(&path, format!("{why}, at {position}")))?;
+            found.record.map_err(|why| StoreError::damaged(path, format!("{why}, at {position}")))?;
         memory.apply(record);
         position = found.next;
     }
-    let end = u64::try_from(position).map_err(|why| StoreError::damaged(&path, why))?;
-    let synced = header.image_end.max(synced_later(&bytes, number, position));
+    let end = u64::try_from(position).map_err(|why| StoreError::damaged(path, why))?;
+    let synced = header.image_end.max(synced_later(bytes, number, position));
     if synced > end {
         return Err(StoreError::damaged(
-            &path,
+            path,
             format!("bad bytes at {end}, below {synced}, which was synced"),
         ));
     }
     Ok((memory, Recovered { number, image_end: header.image_end, end }))
+}
+
+/// As a recovery reads a log file's bytes, whatever its number: the file that says the same anew, if it is one.
+pub(crate) fn rewritten(bytes: &[u8]) -> Option<Vec<u8>> {
+    let number = FileHeader::decode(bytes).ok()?.number;
+    let (memory, _) = replay(Path::new("log"), bytes, number).ok()?;
+    let mut out = FileHeader { number, image_end: 0 }.encode().to_vec();
+    for record in memory.records() {
+        let position = u64::try_from(out.len()).ok()?;
+        record.encode(Place { number, position, synced: 0 }, &mut out);
+    }
+    Some(out)
 }
 
 impl RaftLogReader<TypeConfig> for LogStore {

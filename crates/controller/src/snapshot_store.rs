@@ -28,8 +28,8 @@ use crate::{
     raft_types::SnapshotMeta,
 };
 
-const MAGIC: &[u8; 8] = b"TIDESNAP";
-const VERSION: u16 = 1;
+pub(crate) const MAGIC: &[u8; 8] = b"TIDESNAP";
+pub(crate) const VERSION: u16 = 1;
 const KEPT: usize = 2;
 
 /// The name of the next snapshot's file while it waits.

@@ -158,6 +158,13 @@ impl Meta {
     }
 }
 
+/// As a start reads `meta.properties`: the same content written anew, or nothing where the bytes are refused.
+#[doc(hidden)]
+#[must_use]
+pub fn meta_properties(bytes: &[u8]) -> Option<String> {
+    Meta::read(Path::new(META), bytes).ok().map(Meta::encode)
+}
+
 /// What the directory is, before anything else is opened.
 #[derive(Debug)]
 pub(crate) struct DataDir {

@@ -55,3 +55,5 @@ pub use observer::{
 };
 pub use partition::PartitionLog;
 pub use recovery::RecoveredPartition;
+#[doc(hidden)]
+pub use segment::rebuild::walked;

@@ -92,6 +92,10 @@ impl Walk {
         }
         let have = self.buffer.len();
         let wanted = (bytes - have).max(READ_BYTES);
+        // Memory for a whole read is taken before it: a length that the file does not hold is not believed.
+        if wanted > READ_BYTES && self.file.len().await? < self.position.saturating_add(bytes as u64) {
+            return Ok(false);
+        }
         let more = self.file.read_at(self.position + have as u64, wanted).await?;
         if have == 0 {
             self.buffer = more;
@@ -103,6 +107,20 @@ impl Walk {
         }
         Ok(self.buffer.len() >= bytes)
     }
+}
+
+/// As a walk takes any file: how many batches it holds, and where the last of them ends.
+///
+/// # Errors
+/// The file's.
+#[doc(hidden)]
+pub async fn walked(file: Arc<dyn DiskFile>) -> io::Result<(usize, u64)> {
+    let mut walk = Walk::new(file, 0, Offset::ZERO);
+    let mut count = 0;
+    while walk.next(Offset::MAX).await?.is_ok() {
+        count += 1;
+    }
+    Ok((count, walk.position))
 }
 
 type Plausible = (usize, Offset, Offset, LeaderEpoch);
@@ -247,3 +265,6 @@ pub(crate) async fn finish_cut(
     file.sync_data().await?;
     Ok(Some(segment))
 }
+
+#[cfg(test)]
+mod tests;
