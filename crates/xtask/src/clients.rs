@@ -1,6 +1,6 @@
 //! Real clients against a real node on real stores: pytest over `tests/clients`, once for each store.
 
-use std::{fs, process::Command};
+use std::{fs, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -40,6 +40,14 @@ fn object_client(store: &RunningStore) -> Result<()> {
     process::run(&mut tests)
 }
 
+/// The Python that has the clients, installed where it is missing.
+///
+/// # Errors
+/// When Python or a package cannot be had.
+pub fn python() -> Result<PathBuf> {
+    stores::python_environment("clients", &REQUIREMENTS, None)
+}
+
 /// Runs the client tests on each of `kinds`, or on all that this machine can run.
 ///
 /// # Errors
@@ -47,7 +55,7 @@ fn object_client(store: &RunningStore) -> Result<()> {
 pub fn run(kinds: &[StoreKind], filter: Option<&str>) -> Result<()> {
     process::run(process::cargo().args(["build", "--release", "--package", "tidelog"]))?;
     let kinds = if kinds.is_empty() { StoreKind::available() } else { kinds.to_vec() };
-    let python = stores::python_environment("clients", &REQUIREMENTS, None)?;
+    let python = python()?;
     let older = older_requirements(stores::python_minor()?);
     let older_python = stores::python_environment("older-clients", &older, None)?;
     let scratch = std::env::temp_dir().join(format!("tidelog-e2e-{}", std::process::id()));

@@ -12,6 +12,7 @@
 pub mod bench;
 pub mod checks;
 pub mod clients;
+pub mod faults;
 pub mod local;
 pub mod preflight;
 pub mod process;

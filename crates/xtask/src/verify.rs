@@ -5,7 +5,7 @@ mod fresh;
 
 use anyhow::{Context as _, Result};
 
-use crate::{checks, clients, preflight, process, stores::StoreKind};
+use crate::{checks, clients, faults, preflight, process, stores::StoreKind};
 
 struct Stage {
     name: &'static str,
@@ -14,13 +14,14 @@ struct Stage {
 }
 
 /// In this order; the budgets are for a cold start on two cores and add up to less than an hour.
-const STAGES: [Stage; 7] = [
+const STAGES: [Stage; 8] = [
     Stage { name: "format", budget_seconds: 20, run: format },
     Stage { name: "repository", budget_seconds: 90, run: checks::run },
     Stage { name: "build", budget_seconds: 900, run: build_and_check },
     Stage { name: "lints", budget_seconds: 600, run: lints },
-    Stage { name: "tests", budget_seconds: 1200, run: all_rust_tests },
+    Stage { name: "tests", budget_seconds: 960, run: all_rust_tests },
     Stage { name: "clients", budget_seconds: 600, run: all_clients },
+    Stage { name: "faults", budget_seconds: 240, run: faults::verify },
     Stage { name: "demo", budget_seconds: 120, run: demo::run },
 ];
 

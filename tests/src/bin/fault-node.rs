@@ -14,7 +14,7 @@ use tidelog::{
 };
 use tidelog_runtime::{Disk, Runtimes, RuntimesConfig};
 use tidelog_testkit::{
-    Carelessness, CarelessDisk, CarelessStore, KillPlan, KillSwitch, KillingDisk, KillingStore,
+    CarelessDisk, CarelessStore, Carelessness, KillPlan, KillSwitch, KillingDisk, KillingStore,
 };
 use tokio::signal::unix::{SignalKind, signal};
 

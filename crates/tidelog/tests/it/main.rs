@@ -6,6 +6,7 @@ mod failing;
 mod fences;
 mod hanging;
 mod idle;
+mod leftovers;
 mod process;
 mod refusals;
 mod starting;
