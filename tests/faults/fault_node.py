@@ -1,5 +1,6 @@
 """The node of a fault campaign: the product's own, over layers that end the process where the campaign says so."""
 
+import ctypes
 import json
 import os
 import pathlib
@@ -31,6 +32,15 @@ GRACE_SECONDS = 0.7
 
 # A start that takes longer does not come to its end.
 START_SECONDS_MAX = 30
+
+
+PR_SET_PDEATHSIG = 1
+LIBC = ctypes.CDLL(None)
+
+
+def end_with_parent():
+    """Has the kernel end this process with the campaign, however that ends."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def free_port():
@@ -74,7 +84,7 @@ class FaultNode:
             command += ["--mistake", self.mistake]
         self.log.write(f"--- start {plan or ''}\n".encode())
         self.log.flush()
-        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log, preexec_fn=end_with_parent)
 
     def events(self):
         """What the node has told since the last look."""

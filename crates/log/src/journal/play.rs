@@ -45,6 +45,8 @@ pub(crate) struct Replay {
     pub(crate) survivors: Vec<Survivor>,
     /// Where the log ends.
     pub(crate) end: Offset,
+    /// What lay above a cut was not what lies there now.
+    truncated: bool,
     pub(crate) deleted: bool,
     pub(crate) fenced: Option<Arc<str>>,
     /// Bytes were lost of which nobody knows whose they are.
@@ -62,6 +64,7 @@ impl Replay {
             local_log_start: entry.local_log_start,
             survivors: Vec::new(),
             end: entry.synced_end,
+            truncated: false,
             deleted: false,
             fenced: None,
             suspect: false,
@@ -77,11 +80,18 @@ impl Replay {
             local_log_start: start,
             survivors: Vec::new(),
             end: start,
+            truncated: false,
             deleted: false,
             fenced: None,
             suspect: false,
             position,
         }
+    }
+
+    /// Up to which offset a producer state found in the folder is this log's. The journal holds every batch that a state
+    /// above the cut has seen, or ends below it; unless something was truncated, which may have been in it.
+    pub(crate) fn producers_end(&self) -> Offset {
+        if self.truncated || self.fenced.is_some() { self.cut } else { self.end }
     }
 
     fn fence(&mut self, why: &str) {
@@ -114,6 +124,7 @@ impl Replay {
             self.end = to;
         }
         self.cut = self.cut.min(to);
+        self.truncated = true;
         while self.survivors.last().is_some_and(|survivor| survivor.last >= to) {
             self.survivors.pop();
         }

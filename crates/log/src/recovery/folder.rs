@@ -95,7 +95,7 @@ impl Contents {
             contents.take_last(&at, last, bytes, recorded.get(&last), replay).await?;
         }
         for snapshot in listing.snapshots {
-            if snapshot > replay.cut {
+            if snapshot > replay.producers_end() {
                 crate::files::remove(engine, &segment::path(folder, snapshot, SNAPSHOT)).await?;
                 contents.changed = true;
             } else {

@@ -245,6 +245,58 @@ fn a_producer_snapshot_that_cannot_be_read_gives_way_to_an_older_one() {
     }
 }
 
+// Found by the kill campaign: segments that were sealed, tiered and evicted since the last checkpoint took the producers with them.
+#[test]
+fn producers_are_known_after_a_kill_although_everything_since_the_checkpoint_was_evicted() {
+    tidelog_sim::run(11, |context| async move {
+        let disk = context.disk.clone();
+        let config = || {
+            let mut config = small_config();
+            config.checkpoint_interval = Duration::from_secs(3_600);
+            config
+        };
+        let at_checkpoint = |supervisor: Supervisor| {
+            let (context, disk) = (context.clone(), disk.clone());
+            async move {
+                let (log, _) = open(&context, &disk, &supervisor, config()).await.unwrap();
+                let partition = log.create(place(1, 0), small_partition(), Offset::ZERO).await.unwrap();
+                partition.attach(std::sync::Arc::new(Nobody(partition.clone())));
+                append(&partition, 0, 1, 1000);
+                log.close().await.unwrap();
+            }
+        };
+        context.life(&disk, at_checkpoint).await.unwrap();
+        let evicted = |supervisor: Supervisor| {
+            let (context, disk) = (context.clone(), disk.clone());
+            async move {
+                let (_log, found) = open(&context, &disk, &supervisor, config()).await.unwrap();
+                let partition = found[0].log.clone();
+                partition.attach(std::sync::Arc::new(Nobody(partition.clone())));
+                for _ in 0..4 {
+                    append(&partition, 0, 1, 1000);
+                    partition.wait_synced(partition.offsets().log_end).await.unwrap();
+                    partition.roll().await.unwrap();
+                }
+                partition.set_local_log_start(offset(10)).await.unwrap();
+                append(&partition, 0, 1, 1000);
+                partition.wait_synced(offset(12)).await.unwrap();
+            }
+        };
+        context.life(&disk, evicted).await.unwrap();
+        let disk = disk.kill();
+        let found = |supervisor: Supervisor| {
+            let (context, disk) = (context.clone(), disk.clone());
+            async move {
+                let (_log, found) = open(&context, &disk, &supervisor, config()).await.unwrap();
+                let state = found[0].producer_snapshot.as_ref().map(|(at, _)| at.get());
+                assert_eq!((state, bases(&found[0])), (Some(10), vec![10]));
+                assert_eq!(found[0].log.offsets().local_log_start, offset(10));
+            }
+        };
+        context.life(&disk, found).await.unwrap();
+    });
+}
+
 #[test]
 fn a_partition_whose_producer_state_cannot_be_rebuilt_is_fenced_and_not_empty() {
     on_any_disk(|context, supervisor| async move {
