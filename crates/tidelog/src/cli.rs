@@ -25,6 +25,8 @@ use crate::{
     demo, telemetry,
 };
 
+#[doc(hidden)]
+pub use http::admin_answer;
 pub(crate) use output::print;
 pub(crate) use serve::{STOP_DEADLINE, Signals, stop};
 pub(crate) use table::{Table, print_json};

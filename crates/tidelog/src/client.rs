@@ -24,6 +24,8 @@ pub use admin::{Admin, ConfigEntry, NewTopic};
 pub use connection::{Connection, ConnectionError};
 pub use partitioner::partition_of;
 pub use producer::{Compression, NewRecord, Producer, ProducerOptions};
+#[doc(hidden)]
+pub use reader::fetched;
 pub use reader::{LeaderFetch, LeaderReader, PartitionReader, ReadRecord, StartAt};
 
 /// How long an admin call may take on the broker.

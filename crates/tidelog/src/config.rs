@@ -160,6 +160,30 @@ impl NodeConfig {
     ) -> Result<Self, WrongSettings> {
         let mut wrong = Vec::new();
         let file = file.map_or_else(NodeFile::default, |path| NodeFile::read(path, &mut wrong));
+        Self::assemble(file, environment, flags, wrong)
+    }
+
+    /// As [`NodeConfig::load`], from the file's text.
+    ///
+    /// # Errors
+    /// As there.
+    #[doc(hidden)]
+    pub fn from_text(
+        text: &str,
+        environment: impl Iterator<Item = (String, String)>,
+        flags: Overrides,
+    ) -> Result<Self, WrongSettings> {
+        let mut wrong = Vec::new();
+        let file = NodeFile::from_text(Path::new("tidelog.toml"), text, &mut wrong);
+        Self::assemble(file, environment, flags, wrong)
+    }
+
+    fn assemble(
+        file: NodeFile,
+        environment: impl Iterator<Item = (String, String)>,
+        flags: Overrides,
+        mut wrong: Vec<String>,
+    ) -> Result<Self, WrongSettings> {
         let mut overrides = environment::overrides(environment).overridden_by(flags);
         wrong.append(&mut overrides.wrong);
         let config = Self::resolve(file, overrides, &mut wrong);

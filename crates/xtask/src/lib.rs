@@ -13,6 +13,7 @@ pub mod bench;
 pub mod checks;
 pub mod clients;
 pub mod faults;
+pub mod fuzz;
 pub mod local;
 pub mod preflight;
 pub mod process;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{bench, checks, clients, faults, local, stores::StoreKind, verify};
+use xtask::{bench, checks, clients, faults, fuzz, local, stores::StoreKind, verify};
 
 /// Developer's commands of Tidelog.
 #[derive(Parser)]
@@ -39,6 +39,8 @@ enum Command {
     /// What is done to a whole node to make it lose something.
     #[command(subcommand)]
     Faults(faults::Faults),
+    /// Any bytes into every decoder, guided by coverage.
+    Fuzz(fuzz::Options),
     /// Speed and memory, as ratios against a limit or a peer in the same run.
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         Command::Test { seeds } => verify::rust_tests(seeds),
         Command::E2e { store, filter } => clients::run(&store, filter.as_deref()),
         Command::Bench(bench) => bench::run(&bench),
+        Command::Fuzz(options) => fuzz::run(&options),
         Command::Faults(faults) => faults::run(&faults),
         Command::Local(options) => local::run(&options),
         Command::Check => checks::all(),

@@ -309,6 +309,16 @@ impl Cursor {
     }
 }
 
+/// As a reader takes the records of a fetch's answer, from offset 0 on.
+///
+/// # Errors
+/// As its.
+#[doc(hidden)]
+pub fn fetched(topic: &TopicName, records: Bytes) -> Result<Vec<ReadRecord>, ClientError> {
+    let mut cursor = Cursor { topic: topic.clone(), partition: 0, position: 0, high_watermark: -1 };
+    cursor.decode(records)
+}
+
 /// The length of the batch at the front, if all of it is there.
 fn whole_batch(bytes: &Bytes) -> Option<usize> {
     const PREFIX: usize = 12;

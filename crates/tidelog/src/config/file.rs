@@ -81,7 +81,16 @@ impl Setting {
 impl NodeFile {
     /// Reads a file; adds all that is wrong with it to `wrong`, each field by its name.
     pub fn read(path: &Path, wrong: &mut Vec<String>) -> Self {
-        let table = read_table(path).unwrap_or_else(|error| {
+        let text = read_text(path).unwrap_or_else(|error| {
+            wrong.push(format!("config: {}: {error}", path.display()));
+            String::new()
+        });
+        Self::from_text(path, &text, wrong)
+    }
+
+    /// Reads a file's text; `path` is for what is told.
+    pub(super) fn from_text(path: &Path, text: &str, wrong: &mut Vec<String>) -> Self {
+        let table = toml::from_str(text).unwrap_or_else(|error| {
             wrong.push(format!("config: {}: {error}", path.display()));
             Table::new()
         });
@@ -116,11 +125,10 @@ fn take<T: DeserializeOwned>(value: Value, place: &mut T) -> Result<(), String> 
     Ok(())
 }
 
-fn read_table(path: &Path) -> Result<Table, String> {
+fn read_text(path: &Path) -> Result<String, String> {
     let length = fs::metadata(path).map_err(|error| error.to_string())?.len();
     if length > FILE_BYTES_MAX {
         return Err(format!("{length} bytes are too many for a configuration"));
     }
-    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
-    toml::from_str(&text).map_err(|error| error.to_string())
+    fs::read_to_string(path).map_err(|error| error.to_string())
 }
