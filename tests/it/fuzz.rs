@@ -28,7 +28,8 @@ fn campaign(name: &str) {
     for seed in &seeds {
         run(target, seed);
     }
-    let times: usize = std::env::var("TIDELOG_FUZZ_ROUNDS").map_or(1, |text| text.parse().expect("a number of rounds"));
+    let times: usize =
+        std::env::var("TIDELOG_FUZZ_ROUNDS").map_or(1, |text| text.parse().expect("a number of rounds"));
     let mut random = Random(name.bytes().fold(17, |sum, byte| sum * 31 % 1_000_003 + u64::from(byte)));
     for _ in 0..target.rounds * times {
         let (input, other) = (&seeds[random.below(seeds.len())], &seeds[random.below(seeds.len())]);
