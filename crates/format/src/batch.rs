@@ -26,8 +26,8 @@ mod split;
 pub use build::{BatchBuilder, BuildError, ControlKind, NewHeader, NewRecord, control_batch};
 pub use header::{Attributes, BatchHeader};
 pub use records::{
-    DecodedBatch, Header, Headers, Record, RecordError, RecordIter, RecordsReport, control_kind,
-    validate_records,
+    DecodedBatch, Header, Headers, Record, RecordError, RecordIter, RecordsReport, check_plain_records,
+    control_kind, validate_records,
 };
 pub use split::{BatchError, BatchErrorKind, BatchLimits, BatchOrigin, BatchSplitter, split_batches};
 

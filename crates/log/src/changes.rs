@@ -3,19 +3,25 @@
 //! **Owns** that order. A change takes effect in memory at once, so that no reader sees what is about to go, and holds the
 //! partition's files lock until the files agree.
 
-use std::{io, sync::Arc};
+use std::{
+    io,
+    sync::{Arc, atomic::Ordering},
+};
 
 use tidelog_types::Offset;
 
 use crate::{
-    LogFailure,
+    LogFailure, checkpoint,
     engine::{Engine, lock},
     fence,
     files::Files,
     journal::{Entry, Request},
     partition::{Partition, State},
-    segment,
+    segment::{self, Segment},
 };
+
+/// Checkpoints that are made for the producers of one partition: the second covers what the first stored.
+const CHECKPOINTS_FOR_PRODUCERS: usize = 3;
 
 impl Engine {
     /// Holds the journal from here on for a work whose entry must not be freed before it is done.
@@ -165,11 +171,12 @@ impl Engine {
     }
 
     pub(crate) async fn set_log_start(
-        &self,
+        self: &Arc<Self>,
         partition: &Arc<Partition>,
         to: Offset,
     ) -> Result<(), LogFailure> {
         self.check()?;
+        self.keep_producers(partition, to).await?;
         let ticket = {
             let mut state = partition.lock();
             if state.deleted {
@@ -185,12 +192,43 @@ impl Engine {
         self.synced(ticket).await
     }
 
+    /// Has a checkpoint store the producers' state before a start of the log passes batches that it could be rebuilt from:
+    /// without them and without it, a retry after a kill would be taken for new records. A disk too full for it keeps nobody
+    /// from freeing space.
+    async fn keep_producers(
+        self: &Arc<Self>,
+        partition: &Arc<Partition>,
+        to: Offset,
+    ) -> Result<(), LogFailure> {
+        let wanted = |state: &State| to.min(state.log_end) > state.log_start.max(state.local_log_start);
+        if partition.observer().is_none() || !wanted(&partition.lock()) {
+            return Ok(());
+        }
+        let to = to.min(partition.lock().log_end);
+        let kept = || partition.producers_from.load(Ordering::Acquire) >= to.get();
+        // A state is stored as it is when the checkpoint is made, which may be above what that checkpoint covers; the next
+        // one covers it.
+        for _ in 0..CHECKPOINTS_FOR_PRODUCERS {
+            if kept() {
+                return Ok(());
+            }
+            partition.files.lock().await.want_snapshot();
+            checkpoint::take(self, false).await?;
+        }
+        if !kept() {
+            tracing::warn!(place = %partition.place, %to, "the log start passes batches of producers whose state is not stored");
+        }
+        Ok(())
+    }
+
     pub(crate) async fn set_local_log_start(
-        &self,
+        self: &Arc<Self>,
         partition: &Arc<Partition>,
         to: Offset,
     ) -> Result<(), LogFailure> {
         self.check()?;
+        let Some((_, start)) = below(&partition.segments.load(), to) else { return Ok(()) };
+        self.keep_producers(partition, start).await?;
         let mut files = partition.files.lock().await;
         let (ticket, removed) = {
             let mut state = partition.lock();
@@ -198,19 +236,7 @@ impl Engine {
                 return Err(LogFailure::Deleted);
             }
             let segments = partition.segments.load_full();
-            // A segment goes if it is sealed and ends at or below `to`; the next one's base is its end.
-            let count = (0..segments.len())
-                .take_while(|index| {
-                    let content = segments[*index].content();
-                    let end = segments.get(index + 1).map_or(content.end, |next| next.base);
-                    content.sealed && end <= to
-                })
-                .count();
-            if count == 0 {
-                return Ok(());
-            }
-            let start =
-                segments.get(count).map_or_else(|| segments[count - 1].content().end, |next| next.base);
+            let Some((count, start)) = below(&segments, start) else { return Ok(()) };
             state.local_log_start = start;
             partition.segments.store(Arc::new(segments[count..].to_vec()));
             (self.push(partition, &state, Request::LocalLogStart(start)), segments[..count].to_vec())
@@ -259,4 +285,15 @@ impl Drop for Hold<'_> {
     fn drop(&mut self) {
         lock(&self.engine.holds).1.remove(&self.number);
     }
+}
+
+/// How many segments are sealed and end at or below `to`, and where the log starts without them; `None` where it is none.
+fn below(segments: &[Arc<Segment>], to: Offset) -> Option<(usize, Offset)> {
+    // The next one's base is a segment's end.
+    let end = |index: usize| {
+        segments.get(index + 1).map_or_else(|| segments[index].content().end, |next| next.base)
+    };
+    let goes = |index: &usize| segments[*index].content().sealed && end(*index) <= to;
+    let last = (0..segments.len()).take_while(goes).count().checked_sub(1)?;
+    Some((last + 1, end(last)))
 }

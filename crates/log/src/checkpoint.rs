@@ -22,7 +22,13 @@ use tidelog_format::{
 
 use tidelog_types::{Offset, OffsetRange};
 
-use crate::{LogFailure, engine::Engine, partition::Partition, segment::Segment};
+use crate::{
+    LogFailure,
+    engine::Engine,
+    files::Files,
+    partition::{Partition, State},
+    segment::Segment,
+};
 
 /// The checkpoint's file in the data directory.
 pub(crate) const FILE: &str = "log.checkpoint";
@@ -111,18 +117,19 @@ async fn try_take(engine: &Arc<Engine>, clean: bool) -> Result<(), Stopped> {
     // What is created, or begins to be deleted, from here on has its entry at or above this position.
     let mut replay_from = engine.journal.head();
     replay_from = engine.held_from().map_or(replay_from, |held| held.min(replay_from));
-    let mut entries = BTreeMap::new();
+    let mut records = BTreeMap::new();
     let mut changed = Vec::new();
     for partition in engine.partitions() {
         match unchanged(engine, &partition) {
-            Some(entry) => drop(entries.insert(entry.place, entry)),
+            Some(record) => drop(records.insert(partition.place, record)),
             None => changed.push(partition),
         }
     }
-    for entry in sync_partitions(engine, changed).await? {
-        entries.insert(entry.place, entry);
+    for record in sync_partitions(engine, changed).await? {
+        records.insert(record.entry.place, record);
     }
-    let entries: Vec<CheckpointEntry> = entries.into_values().collect();
+    let (entries, producers): (Vec<CheckpointEntry>, Vec<_>) =
+        records.into_values().map(|record| (record.entry, (record.partition, record.producers_from))).unzip();
     replay_from = entries.iter().map(|entry| entry.position.0).fold(replay_from, u64::min);
     if engine.new_folders.swap(false, Ordering::AcqRel) {
         engine.disk.sync_dir(&engine.config.directory).await?;
@@ -141,6 +148,9 @@ async fn try_take(engine: &Arc<Engine>, clean: bool) -> Result<(), Stopped> {
         },
     )
     .await?;
+    for (partition, from) in producers {
+        partition.producers_from.store(from.get(), Ordering::Release);
+    }
     engine.journal.free_below(replay_from).await?;
     engine.pool.room.notify_waiters();
     Ok(())
@@ -153,15 +163,28 @@ pub(crate) async fn write(engine: &Engine, checkpoint: Checkpoint) -> io::Result
     engine.disk.sync_dir(directory).await
 }
 
+/// What a checkpoint says of a partition, and what follows from it once it is durable.
+struct Record {
+    entry: CheckpointEntry,
+    partition: Arc<Partition>,
+    producers_from: Offset,
+}
+
 /// The record of a partition whose files hold all of it and are synced.
-fn unchanged(engine: &Engine, partition: &Partition) -> Option<CheckpointEntry> {
+fn unchanged(engine: &Engine, partition: &Arc<Partition>) -> Option<Record> {
     let files = partition.files.try_lock().ok()?;
     let state = partition.lock();
     (files.is_clean() && state.behind_end == state.log_end && !state.deleted)
-        .then(|| record(engine, partition, &state))
+        .then(|| record(engine, partition, &files, &state))
 }
 
-fn record(engine: &Engine, partition: &Partition, state: &crate::partition::State) -> CheckpointEntry {
+fn record(engine: &Engine, partition: &Arc<Partition>, files: &Files, state: &State) -> Record {
+    let entry = entry(engine, partition, state);
+    let producers_from = files.newest_snapshot(entry.synced_end).unwrap_or(Offset::ZERO);
+    Record { entry, partition: Arc::clone(partition), producers_from }
+}
+
+fn entry(engine: &Engine, partition: &Partition, state: &State) -> CheckpointEntry {
     // The first batch that no segment has; one that is in no round yet lands at or above the head.
     let head = engine.journal.head();
     let position = state.tail.unwritten().next().map_or(head, |batch| batch.journal_position.unwrap_or(head));
@@ -195,10 +218,7 @@ pub(crate) fn segments(partition: &Partition, end: Offset) -> Vec<CheckpointSegm
 }
 
 /// Writes behind and syncs partitions, a few at a time.
-async fn sync_partitions(
-    engine: &Arc<Engine>,
-    changed: Vec<Arc<Partition>>,
-) -> Result<Vec<CheckpointEntry>, Stopped> {
+async fn sync_partitions(engine: &Arc<Engine>, changed: Vec<Arc<Partition>>) -> Result<Vec<Record>, Stopped> {
     let ticket = engine.queue.newest();
     engine.queue.wait_synced(ticket, || engine.check()).await?;
     let waiting = Arc::new(Mutex::new(changed.into_iter().collect::<VecDeque<_>>()));
@@ -228,10 +248,7 @@ async fn sync_partitions(
 }
 
 /// Writes behind and syncs one partition. `None` where it is deleted.
-async fn sync_partition(
-    engine: &Arc<Engine>,
-    partition: &Arc<Partition>,
-) -> Result<Option<CheckpointEntry>, Stopped> {
+async fn sync_partition(engine: &Arc<Engine>, partition: &Arc<Partition>) -> Result<Option<Record>, Stopped> {
     let mut files = partition.files.lock().await;
     if partition.lock().deleted {
         return Ok(None);
@@ -241,7 +258,7 @@ async fn sync_partition(
     files.sync(engine, partition, true).await?;
     let state = partition.state.lock().unwrap_or_else(PoisonError::into_inner);
     assert!(state.behind_end == behind_end, "nobody writes behind without the files lock");
-    Ok((!state.deleted).then(|| record(engine, partition, &state)))
+    Ok((!state.deleted).then(|| record(engine, partition, &files, &state)))
 }
 
 /// Where the file is.

@@ -48,6 +48,7 @@ struct Active {
 #[derive(Debug, Default)]
 pub(crate) struct Files {
     folder_made: bool,
+    snapshot_wanted: bool,
     active: Option<Active>,
     /// Bytes were written that no sync covers yet.
     unsynced: bool,
@@ -82,6 +83,7 @@ impl Files {
         let active = found.active.map(|segment| active(segment, found.rolls_from));
         Self {
             folder_made: found.exists,
+            snapshot_wanted: false,
             active,
             unsynced: false,
             names_unsynced: found.changed,
@@ -98,7 +100,17 @@ impl Files {
 
     /// Whether a checkpoint has anything to sync.
     pub(crate) fn is_clean(&self) -> bool {
-        !self.unsynced && !self.names_unsynced
+        !self.unsynced && !self.names_unsynced && !self.snapshot_wanted
+    }
+
+    /// Has the next checkpoint store the owner's producer state even where nothing was written since the last one.
+    pub(crate) const fn want_snapshot(&mut self) {
+        self.snapshot_wanted = true;
+    }
+
+    /// The newest producer state that a start with the files cut to `end` can use.
+    pub(crate) fn newest_snapshot(&self, end: Offset) -> Option<Offset> {
+        self.snapshots.iter().rev().find(|snapshot| **snapshot <= end).copied()
     }
 
     /// Writes the first batches behind the last one, as many as go into one segment, which it begins where the settings say
@@ -187,12 +199,7 @@ impl Files {
             segments.push(Arc::clone(&segment));
             segments
         });
-        self.active = Some(Active {
-            segment,
-            saved: 0,
-            rolls_from: first.max_timestamp,
-            pushed_out: 0,
-        });
+        self.active = Some(Active { segment, saved: 0, rolls_from: first.max_timestamp, pushed_out: 0 });
         Ok(())
     }
 
@@ -268,12 +275,14 @@ impl Files {
             self.names_unsynced = false;
             return Ok(());
         }
+        let wanted = self.unsynced || self.snapshot_wanted;
         if self.unsynced {
             self.sync_active(engine, false).await?;
             self.unsynced = false;
-            if snapshot {
-                self.save_snapshot(engine, partition).await?;
-            }
+        }
+        if snapshot && wanted {
+            self.save_snapshot(engine, partition).await?;
+            self.snapshot_wanted = false;
         }
         self.save_epochs(engine, partition).await?;
         if self.names_unsynced && self.folder_made {

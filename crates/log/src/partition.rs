@@ -15,7 +15,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -71,6 +71,9 @@ pub(crate) struct Partition {
     pub(crate) changed: Notify,
     /// Whether it waits for a write-behind worker.
     pub(crate) queued: AtomicBool,
+    /// From here on the producers' state can be rebuilt after a kill: the newest stored one that the newest durable checkpoint
+    /// leaves in place.
+    pub(crate) producers_from: AtomicU64,
 }
 
 impl std::fmt::Debug for Partition {
@@ -90,6 +93,7 @@ impl Partition {
             observer: RwLock::new(None),
             changed: Notify::new(),
             queued: AtomicBool::new(false),
+            producers_from: AtomicU64::new(0),
         }
     }
 

@@ -16,6 +16,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
 use tidelog_format::{
     checkpoint::{Checkpoint, CheckpointEntry},
     journal::{Generation, JournalPosition},
@@ -55,6 +56,9 @@ const SMALL_FILE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Partitions restored at once.
 const WORKERS: usize = 8;
+
+/// Partitions written and synced at once.
+const AT_ONCE: usize = 16;
 
 /// Recovered bytes that are written to segments at once.
 const FLUSH_BYTES: usize = 16 * 1024 * 1024;
@@ -108,15 +112,7 @@ pub(crate) async fn open(
     let folders = recovery.folders().await?;
     let mut restored = recovery.restore_all(&replays, &folders).await?;
     recovery.write_survivors(&journal, &replays.partitions, &mut restored).await?;
-    for (place, restored) in &restored {
-        let mut files = restored.partition.files.lock().await;
-        let synced = files.sync(&engine, &restored.partition, false).await;
-        synced.map_err(failed("sync", &restored.partition.folder))?;
-        files.end_replay();
-        drop(files);
-        engine.add_partition(Arc::clone(&restored.partition));
-        tracing::debug!(place = %place, "partition recovered");
-    }
+    recovery.sync_all(&restored).await?;
     // Always: from here on the mark of a clean stop is gone, and the old journal files are free.
     recovery.checkpoint(next_generation, start, &restored).await?;
     engine.look_at_space().await;
@@ -330,26 +326,49 @@ impl Recovery {
         pending: &mut BTreeMap<TopicPartition, Vec<TailBatch>>,
         restored: &BTreeMap<TopicPartition, Restored>,
     ) -> Result<(), OpenError> {
-        for (place, batches) in std::mem::take(pending) {
-            let (Some(restored), Some(last)) = (restored.get(&place), batches.last()) else { continue };
+        let writes = std::mem::take(pending).into_iter().filter_map(|(place, batches)| {
+            let partition = &restored.get(&place)?.partition;
+            Some(async move { self.write(partition, &batches).await })
+        });
+        stream::iter(writes).buffer_unordered(AT_ONCE).try_collect().await
+    }
+
+    async fn write(&self, partition: &Partition, batches: &[TailBatch]) -> Result<(), OpenError> {
+        let Some(last) = batches.last() else { return Ok(()) };
+        let mut files = partition.files.lock().await;
+        let mut rest = batches;
+        while !rest.is_empty() {
+            let written = files.append(&self.engine, partition, rest).await;
+            let count = written.map_err(failed("write", &partition.folder))?;
+            rest = &rest[count.max(1)..];
+        }
+        let end = last.last.next();
+        let mut state = partition.state.lock().unwrap_or_else(PoisonError::into_inner);
+        for batch in batches {
+            if state.epochs.try_assign(batch.leader_epoch, batch.base).is_err() {
+                state.fenced = Some(Arc::from("leader epochs in the journal go back"));
+            }
+        }
+        (state.log_end, state.written_end, state.synced_end, state.behind_end) = (end, end, end, end);
+        Ok(())
+    }
+
+    /// Makes every partition durable as it is now: after a kill all of a thousand may have files to sync, and a file
+    /// system's journal takes many at the price of one.
+    async fn sync_all(&self, restored: &BTreeMap<TopicPartition, Restored>) -> Result<(), OpenError> {
+        let engine = &self.engine;
+        let syncs = restored.iter().map(|(place, restored)| async move {
             let partition = &restored.partition;
             let mut files = partition.files.lock().await;
-            let mut rest = batches.as_slice();
-            while !rest.is_empty() {
-                let written = files.append(&self.engine, partition, rest).await;
-                let count = written.map_err(failed("write", &partition.folder))?;
-                rest = &rest[count.max(1)..];
-            }
-            let end = last.last.next();
-            let mut state = partition.state.lock().unwrap_or_else(PoisonError::into_inner);
-            for batch in &batches {
-                if state.epochs.try_assign(batch.leader_epoch, batch.base).is_err() {
-                    state.fenced = Some(Arc::from("leader epochs in the journal go back"));
-                }
-            }
-            (state.log_end, state.written_end, state.synced_end, state.behind_end) = (end, end, end, end);
-        }
-        Ok(())
+            let synced = files.sync(engine, partition, false).await;
+            synced.map_err(failed("sync", &partition.folder))?;
+            files.end_replay();
+            drop(files);
+            engine.add_partition(Arc::clone(partition));
+            tracing::debug!(place = %place, "partition recovered");
+            Ok(())
+        });
+        stream::iter(syncs).buffer_unordered(AT_ONCE).try_collect().await
     }
 
     async fn checkpoint(
@@ -456,4 +475,3 @@ fn tail_batch(body: journal::play::Body) -> TailBatch {
         appended: std::time::Duration::ZERO,
     }
 }
-

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidelog_core::topic_config::TimestampType;
 use tidelog_format::{
-    batch::{BatchLimits, RawBatch, split_batches, validate_records},
+    batch::{BatchLimits, RawBatch, check_plain_records, split_batches, validate_records},
     codec::Codec,
 };
 use tidelog_types::{Timestamp, limits};
@@ -22,7 +22,13 @@ pub(crate) async fn prepare(partition: &Partition, request: &AppendRequest) -> R
     let received = one_batch(request, &settings)?;
     let work = Inspection::of(&received, request, &settings);
     let (mut batch, frame_bytes) = match work {
-        None => (received, request.frame_bytes),
+        None => {
+            if !request.internal {
+                // A batch whose parts disagree stops every consumer that comes to it. Looking costs no decompression.
+                check_plain_records(&received).map_err(|error| AppendError::Records(Arc::new(error)))?;
+            }
+            (received, request.frame_bytes)
+        }
         Some(work) => {
             let metrics = &partition.shared.metrics;
             metrics.inspected_batches.inc();

@@ -50,9 +50,10 @@ pub struct FileDiskConfig {
 }
 
 impl Default for FileDiskConfig {
-    /// Four reads keep one NVMe device busy enough for a client; two writers behind leave it idle enough.
+    /// Four reads keep one NVMe device busy enough for a client. Whoever writes behind bounds itself; the threads are for
+    /// the syncs of many files, which a file system takes together.
     fn default() -> Self {
-        Self { read_threads: 4, background_threads: 2, registry: Registry::new() }
+        Self { read_threads: 4, background_threads: 8, registry: Registry::new() }
     }
 }
 

@@ -125,7 +125,10 @@ impl Deleter {
                         self.delete(&key_of(&topic.name, place, object)).await?;
                     }
                     DeletionTarget::Range { page, from, to, whole_page } => {
-                        self.delete_range(&topic.name, place, *page, *from, *to, *whole_page).await?;
+                        let named = image.partition(&place).map(|partition| &partition.manifest.lines);
+                        let is_named = named.is_some_and(|lines| lines.iter().any(|line| line.page == *page));
+                        self.delete_range(&topic.name, place, *page, *from, *to, *whole_page, is_named)
+                            .await?;
                     }
                     DeletionTarget::Topic { .. } => return Ok(false),
                 }
@@ -142,6 +145,7 @@ impl Deleter {
     }
 
     /// The objects that a page lists and that end in `(from, to]`, then the page.
+    #[allow(clippy::too_many_arguments, reason = "an item's fields, and where they are")]
     async fn delete_range(
         &self,
         topic: &TopicName,
@@ -150,12 +154,14 @@ impl Deleter {
         from: Offset,
         to: Offset,
         whole_page: bool,
+        is_named: bool,
     ) -> Result<(), ItemError> {
         let context = &self.context;
         let entries = match context.page(topic, place, page).await {
             Ok(entries) => entries,
-            // The page goes last: it is gone only where everything before it is.
-            Err(PageError::NotFound { .. }) if whole_page => return Ok(()),
+            // A page goes last, by its own item or by one behind this: it is gone only where everything before it is, in a
+            // process that ended before it could report so. One that a manifest names must be there.
+            Err(PageError::NotFound { .. }) if whole_page || !is_named => return Ok(()),
             Err(error) => return Err(error.into()),
         };
         for entry in entries.iter().filter(|entry| from < entry.range.end && entry.range.end <= to) {

@@ -1,4 +1,8 @@
-//! FindCoordinator (key 10): groups and transactions have no coordinator here yet, which clients ask about again.
+//! FindCoordinator (key 10): of groups and of transactions, which on a node alone is this node.
+//!
+//! What a coordinator does is not served yet, and not announced: a client that goes on from here learns so at once from the
+//! table of versions, where an answer that there is no coordinator *now* would keep it asking for as long as its session
+//! time-out.
 
 use std::sync::Arc;
 
@@ -9,38 +13,49 @@ use tidelog_wire::{
 
 use crate::{connection::Caller, node::Node};
 
-const MESSAGE: Str = Str::from_static("this broker has no coordinator for groups and transactions");
+const MESSAGE: Str = Str::from_static("this broker coordinates groups and transactions alone");
+
+/// Kafka's numbers of what a coordinator is for; share groups are 2.
+const GROUP: i8 = 0;
+const TRANSACTION: i8 = 1;
 
 pub(crate) async fn handle(
-    _: &Arc<Node>,
-    _: &Caller,
+    node: &Arc<Node>,
+    caller: &Caller,
     version: i16,
     request: FindCoordinatorRequest,
 ) -> FindCoordinatorResponse {
-    let code = |key_type: i8| match key_type {
-        0 | 1 => ErrorCode::CoordinatorNotAvailable.code(),
-        _ => ErrorCode::InvalidRequest.code(),
-    };
-    if version >= 4 {
-        let coordinators = request
-            .coordinator_keys
-            .into_iter()
-            .map(|key| Coordinator {
+    let this = |key: Str| {
+        let endpoint = &caller.endpoint;
+        match request.key_type {
+            GROUP | TRANSACTION => Coordinator {
+                key,
+                node_id: node.id.0,
+                host: Str::from(endpoint.host.as_str()),
+                port: i32::from(endpoint.port),
+                ..Coordinator::default()
+            },
+            _ => Coordinator {
                 key,
                 node_id: -1,
                 port: -1,
-                error_code: code(request.key_type),
+                error_code: ErrorCode::InvalidRequest.code(),
                 error_message: Some(MESSAGE),
                 ..Coordinator::default()
-            })
-            .collect();
+            },
+        }
+    };
+    if version >= 4 {
+        let coordinators = request.coordinator_keys.into_iter().map(this).collect();
         return FindCoordinatorResponse { coordinators, ..FindCoordinatorResponse::default() };
     }
+    let one = this(request.key);
     FindCoordinatorResponse {
-        error_code: code(request.key_type),
-        error_message: Some(MESSAGE),
-        node_id: -1,
-        port: -1,
+        error_code: one.error_code,
+        error_message: one.error_message,
+        node_id: one.node_id,
+        host: one.host,
+        port: one.port,
         ..FindCoordinatorResponse::default()
     }
 }

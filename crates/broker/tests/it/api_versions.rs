@@ -5,7 +5,7 @@ use tidelog_format::codec::Codec;
 use tidelog_testkit::raw_client::{batch, batches, produce_request, request_header};
 use tidelog_wire::{
     ApiKey, Context, ErrorCode, Reader, Str, Value,
-    messages::{ApiVersionsRequest, FindCoordinatorRequest, ProduceResponse},
+    messages::{ApiVersionsRequest, ProduceResponse},
 };
 
 use crate::node::Node;
@@ -129,26 +129,6 @@ async fn zstd_needs_a_version_that_knows_it() {
     ] {
         let response = client.call(version, &produce_request("t", 0, 1, zstd.clone())).await;
         assert_eq!(response.responses[0].partition_responses[0].error_code, code.code(), "version {version}");
-    }
-    node.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn coordinators_are_not_there_yet_in_every_version() {
-    let node = Node::start().await;
-    let mut client = node.client().await;
-    for version in 0..=3 {
-        let request =
-            FindCoordinatorRequest { key: Str::from_static("g"), ..FindCoordinatorRequest::default() };
-        let response = client.call(version, &request).await;
-        assert_eq!((response.error_code, response.node_id), (15, -1), "version {version}");
-    }
-    for version in 4..=6 {
-        let keys = vec![Str::from_static("g"), Str::from_static("h")];
-        let request = FindCoordinatorRequest { coordinator_keys: keys, ..FindCoordinatorRequest::default() };
-        let response = client.call(version, &request).await;
-        let codes: Vec<_> = response.coordinators.iter().map(|c| (c.key.to_string(), c.error_code)).collect();
-        assert_eq!(codes, [("g".to_owned(), 15), ("h".to_owned(), 15)], "version {version}");
     }
     node.stop().await;
 }

@@ -279,6 +279,27 @@ pub fn validate_records(batch: &RawBatch, bytes_max: usize) -> Result<RecordsRep
     Ok(report)
 }
 
+/// Checks the records of a producer's batch that are not compressed, as [`validate_records`] does, without a report and without
+/// an allocation. Compressed ones are not looked at.
+///
+/// # Errors
+/// What is wrong with the first bad record; the batch is refused whole.
+pub fn check_plain_records(batch: &RawBatch) -> Result<(), RecordError> {
+    if batch.header.attributes().codec() != Ok(Codec::None) {
+        return Ok(());
+    }
+    let decoded = DecodedBatch { header: batch.header, records: Cow::Borrowed(&batch.body[..]) };
+    let mut records = decoded.iter();
+    for index in 0_u32.. {
+        let Some(taken) = records.advance() else { break };
+        let (_, offset_delta) = taken?;
+        if offset_delta != i64::from(index) {
+            return Err(RecordError::OffsetDelta { index, offset_delta });
+        }
+    }
+    Ok(())
+}
+
 /// What the control record of a control batch says, and the coordinator's epoch with it.
 ///
 /// # Errors

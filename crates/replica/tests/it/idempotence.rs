@@ -304,3 +304,66 @@ fn an_idle_producer_comes_back_after_a_restart_without_its_records() {
             .unwrap();
     });
 }
+
+/// The batches that a producer's state could be rebuilt from leave the node, which is then killed: a retry is still one.
+fn producers_outlive_their_records(
+    seed: u64,
+    leave: impl AsyncFnOnce(&Node, &PartitionHandle) + 'static,
+    end: fn(&SimDisk) -> SimDisk,
+) {
+    run(seed, move |context| async move {
+        let disk = context.disk.clone();
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&context, &disk, supervisor).await;
+                let partition = node.create_topic("t", 1, &[LOCAL]).await;
+                for batch in 0..3 {
+                    append_all(&partition, produced(9, 0, batch * 10, 10)).await;
+                }
+                leave(&node, &partition).await;
+            })
+            .await
+            .unwrap();
+        let disk = end(&disk);
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&context, &disk, supervisor).await;
+                let partition = node.partition("t");
+                let appended = append(&partition, produced(9, 0, 20, 10), Acks::All).await.unwrap();
+                assert_eq!((appended.duplicate, appended.base_offset), (true, offset(20)));
+                assert_eq!(
+                    refused(&partition, produced(9, 0, 31, 1)).await,
+                    ProducerError::OutOfOrder { producer_id: ProducerId(9), last: Some(29), given: 31 }
+                );
+                let end = partition.snapshot().log_end.get();
+                assert_eq!(append_all(&partition, produced(9, 0, 30, 1)).await, end);
+            })
+            .await
+            .unwrap();
+    });
+}
+
+async fn evict(_: &Node, partition: &PartitionHandle) {
+    partition.roll().await.unwrap();
+    append_all(partition, produced(10, 0, 0, 1)).await;
+    assert_eq!(partition.delete_records(Some(offset(30))).await.unwrap(), offset(30));
+    assert_eq!(partition.snapshot().local_log_start, offset(30), "their segment is gone");
+}
+
+#[test]
+fn a_repeated_batch_is_recognised_after_its_segment_left_and_a_kill() {
+    producers_outlive_their_records(11, evict, SimDisk::kill);
+}
+
+#[test]
+fn a_repeated_batch_is_recognised_after_its_segment_left_and_a_power_cut() {
+    producers_outlive_their_records(12, evict, SimDisk::crash);
+}
+
+#[test]
+fn a_repeated_batch_is_recognised_after_its_records_were_deleted_from_the_journal_and_a_kill() {
+    let deleted = async |_: &Node, partition: &PartitionHandle| {
+        assert_eq!(partition.delete_records(None).await.unwrap(), offset(30));
+    };
+    producers_outlive_their_records(13, deleted, SimDisk::kill);
+}

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use tidelog_core::cluster::{Command, ConfigChange, ConfigResource, ObjectName};
+use tidelog_core::cluster::{
+    Command, ConfigChange, ConfigResource, DeletionItem, DeletionTarget, ObjectName,
+};
 use tidelog_replica::PartitionHandle;
+use tidelog_testkit::{StoreFault, StoreOperation};
 use tidelog_types::limits::{MANIFEST_COPIES_KEPT, MANIFEST_ENTRIES_SPILL};
 
 use crate::{
@@ -127,6 +130,50 @@ fn equal_versions_have_equal_bytes_whoever_writes_them() {
                 node.until("it is published", || node.image(place).manifest.published == [version]).await;
                 assert_eq!(node.keys(".manifest").await.len(), 1);
                 assert_eq!(node.manifests("t-").await[0].log_start, offset(1));
+            })
+            .await
+            .unwrap();
+    });
+}
+
+// Found by the kill campaign: the queue of the partition stood still for ever, and the sweep with it.
+#[test]
+fn a_kill_between_the_deletion_of_a_page_and_its_report_does_not_stop_the_queue() {
+    tidelog_sim::run(48, |context| async move {
+        let setup = Setup::new(&context);
+        let left = context
+            .life(&context.disk, async |supervisor| {
+                let node = Node::start(&setup, &context.disk, supervisor).await;
+                let partition = with_pages(&node, &context, 45).await;
+                node.until("the queue is empty", || node.controller.image().deletions().is_empty()).await;
+                setup.store.plan(StoreOperation::Delete, ".seg", 0, u32::MAX, StoreFault::FailBefore);
+                let line = node.image(partition.place()).manifest.lines[0].clone();
+                partition.delete_records(Some(offset(5))).await.unwrap();
+                // So long that the two ranges are items of their own.
+                node.pass(Duration::from_secs(10)).await;
+                partition.delete_records(Some(line.range.end)).await.unwrap();
+                node.settled().await;
+                let image = node.controller.image();
+                let queued = image.deletions().partition(partition.place());
+                let is_range = |item: &&DeletionItem| matches!(item.target, DeletionTarget::Range { .. });
+                assert_eq!(queued.iter().filter(is_range).count(), 2);
+                // What a life did that ended before it could report either.
+                let page = ObjectName::Page { page: line.page };
+                node.client.delete(&key("t", partition.place(), &page)).await.unwrap();
+                node.stop().await;
+                45 - usize::try_from(line.range.end.get()).unwrap()
+            })
+            .await
+            .unwrap();
+        setup.store.clear_plan();
+        let disk = context.disk.kill();
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&setup, &disk, supervisor).await;
+                node.until("the queue is empty", || node.controller.image().deletions().is_empty()).await;
+                node.pass(Duration::from_secs(60)).await;
+                assert_eq!(node.keys(".seg").await.len(), left, "what the page listed is swept as orphans");
+                node.stop().await;
             })
             .await
             .unwrap();
