@@ -147,7 +147,7 @@ fn a_kill_between_the_deletion_of_a_page_and_its_report_does_not_stop_the_queue(
                 let partition = with_pages(&node, &context, 45).await;
                 node.until("the queue is empty", || node.controller.image().deletions().is_empty()).await;
                 setup.store.plan(StoreOperation::Delete, ".seg", 0, u32::MAX, StoreFault::FailBefore);
-                let line = node.image(partition.place()).manifest.lines[0].clone();
+                let line = node.image(partition.place()).manifest.lines[0];
                 partition.delete_records(Some(offset(5))).await.unwrap();
                 // So long that the two ranges are items of their own.
                 node.pass(Duration::from_secs(10)).await;
