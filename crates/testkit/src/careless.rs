@@ -213,7 +213,8 @@ impl CarelessStore {
 
     async fn put(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
         let is_segment = location.as_ref().ends_with(".seg");
-        let suffers = is_segment && self.segments.fetch_add(1, Ordering::Relaxed).is_multiple_of(OBJECTS_BETWEEN);
+        let suffers =
+            is_segment && self.segments.fetch_add(1, Ordering::Relaxed).is_multiple_of(OBJECTS_BETWEEN);
         if suffers && self.mistake == Carelessness::RotObject {
             let mut bytes = Bytes::from(payload).to_vec();
             // In the batches, which come first.
