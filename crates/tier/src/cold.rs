@@ -50,13 +50,13 @@ use tidelog_format::{
 };
 use tidelog_object::{CacheUsage, ChunkCache, ChunkKey, ObjectClient};
 use tidelog_replica::{ColdError, ColdFuture, ColdOutage, ColdPlace, ColdRead, ColdReader, ColdRecords};
-use tidelog_runtime::{Budget, Clock, Registry, Supervisor, metrics::Histogram};
+use tidelog_runtime::{Budget, Clock, LogLimit, Registry, Supervisor, metrics::Histogram};
 use tidelog_types::{
     ByteSize, ClusterId, LeaderEpoch, Offset, OffsetRange, Timestamp, TopicPartition,
     limits::{COLD_UNIT_BYTES, COLD_UNITS_PER_GET_MAX},
 };
 use tokio::sync::Semaphore;
-use tracing::warn;
+use tracing::{error, warn};
 
 use crate::{kept::Kept, pages::ManifestPages};
 use charged::Charged;
@@ -171,6 +171,9 @@ pub struct ColdUsage {
     pub cache: CacheUsage,
 }
 
+/// Lines a minute about one kind of damage.
+const LINES_PER_MINUTE: u32 = 6;
+
 pub(crate) struct Shared {
     store: ObjectClient,
     cache: Arc<dyn ChunkCache>,
@@ -192,6 +195,7 @@ pub(crate) struct Shared {
     interval_flights: Arc<Flights<(ObjectId, usize), Bytes>>,
     streams: Mutex<Streams>,
     missing: Mutex<BTreeMap<String, Missing>>,
+    lines: LogLimit,
     sweeping: AtomicBool,
     /// Itself, for the tasks that it starts.
     me: Weak<Shared>,
@@ -236,6 +240,7 @@ impl ColdTier {
             store,
             cache,
             cluster_id,
+            lines: LogLimit::new(Arc::clone(&clock), LINES_PER_MINUTE),
             clock,
             supervisor: supervisor.child("cold"),
             ring: Ring::new(metrics.clone()),
@@ -453,6 +458,13 @@ impl Shared {
 
     fn lock_streams(&self) -> MutexGuard<'_, Streams> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says what is wrong in the bucket; every fetch of it would say so again.
+    fn complain(&self, what: &'static str, key: &str, why: &dyn std::fmt::Display) {
+        if let Some(suppressed) = self.lines.pass(what) {
+            error!(key, %why, suppressed, "{what}");
+        }
     }
 
     fn lock_missing(&self) -> MutexGuard<'_, BTreeMap<String, Missing>> {

@@ -5,7 +5,10 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use tidelog_runtime::{Runtimes, RuntimesConfig};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    time::Instant,
+};
 
 use super::NodeFlags;
 use crate::{
@@ -120,7 +123,12 @@ pub(crate) async fn stop(node: &Node, signals: &mut Signals) -> Result<ExitCode>
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    last: Option<(&'static str, Instant)>,
 }
+
+/// Within this time the same signal again is the same wish: `timeout` and some supervisors send one to the process and one to
+/// its group.
+const SAME_SIGNAL: Duration = Duration::from_millis(250);
 
 impl Signals {
     /// Listens from now on.
@@ -128,15 +136,23 @@ impl Signals {
         Ok(Self {
             terminate: signal(SignalKind::terminate()).context("listen for SIGTERM")?,
             interrupt: signal(SignalKind::interrupt()).context("listen for SIGINT")?,
+            last: None,
         })
     }
 
     /// The next one. Cancel safe.
     pub(crate) async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            biased;
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
+        loop {
+            let signal = tokio::select! {
+                biased;
+                _ = self.terminate.recv() => "SIGTERM",
+                _ = self.interrupt.recv() => "SIGINT",
+            };
+            let again = self.last.is_some_and(|(last, at)| last == signal && at.elapsed() < SAME_SIGNAL);
+            if !again {
+                self.last = Some((signal, Instant::now()));
+                return signal;
+            }
         }
     }
 }

@@ -102,3 +102,14 @@ async fn a_second_signal_ends_the_node_at_once() {
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
     assert!(node.process.errors().contains("a second signal ends the node at once"));
 }
+
+// As `timeout` sends it: to the process, and to its group.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_signal_twice_in_a_moment_is_one_stop() {
+    let stores = Stores::start().await;
+    let mut node = stores.uploading(Duration::from_millis(500)).await;
+    node.process.signal("-TERM");
+    node.process.signal("-TERM");
+    let status = node.process.wait(Duration::from_secs(20)).await;
+    assert_eq!(status.code(), Some(0), "{}", node.process.errors());
+}

@@ -10,7 +10,6 @@ use futures::{FutureExt, future::join_all};
 use tidelog_object::{ChunkKey, Expected};
 use tidelog_replica::ColdError;
 use tidelog_types::{TopicPartition, limits::COLD_UNITS_PER_GET_MAX};
-use tracing::error;
 
 use super::{
     Shared,
@@ -253,7 +252,11 @@ impl Shared {
         let chunks = self.get_batches(place, object, unit.position.clone()).await?;
         self.checked(object, unit, &chunks, unit.position.start).ok_or_else(|| {
             let key = &object.key;
-            error!(key = %key, offset = %unit.base, "batches of the bucket are damaged");
+            self.complain(
+                "batches of the bucket are damaged",
+                key,
+                &format_args!("from offset {} on", unit.base),
+            );
             ColdError::Damaged { why: format!("`{key}`: batches from offset {} on", unit.base).into() }
         })
     }

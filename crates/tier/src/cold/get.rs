@@ -13,7 +13,7 @@ use tidelog_replica::ColdError;
 use tidelog_runtime::{Budget, Permit};
 use tidelog_types::Offset;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tracing::{error, warn};
+use tracing::warn;
 
 use super::{Shared, flights::Claim};
 
@@ -159,7 +159,7 @@ impl Shared {
             // Keys may be changed and rights be given while this runs; the store's health says it aloud.
             GetError::Refused(refusal) => ColdError::Unavailable { why: refusal.to_string().into() },
             GetError::Corrupt { .. } => {
-                error!(key, error = %failed, "an object of the bucket cannot be used");
+                self.complain("an object of the bucket cannot be used", key, &failed);
                 ColdError::Damaged { why: failed.to_string().into() }
             }
         }
@@ -184,7 +184,11 @@ impl Shared {
             warn!(key, "the bucket does not have an object; the manifest may have moved on");
             return ColdError::NotHeld { offset: base };
         }
-        error!(key, tries, "the bucket does not have an object that the manifest names");
+        self.complain(
+            "the bucket does not have an object that the manifest names",
+            key,
+            &format_args!("asked for {tries} times"),
+        );
         absent(key)
     }
 

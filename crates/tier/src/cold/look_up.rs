@@ -12,7 +12,6 @@ use tidelog_format::{
 };
 use tidelog_replica::{ColdError, ColdPlace};
 use tidelog_types::{LeaderEpoch, Offset, OffsetRange, Timestamp, TopicPartition};
-use tracing::error;
 
 use super::{
     Shared,
@@ -212,7 +211,11 @@ impl Shared {
             }
             self.metrics.corrupt_intervals.inc();
         }
-        error!(key = %object.key, offset = %entry.base_offset, "batches of the bucket are damaged");
+        self.complain(
+            "batches of the bucket are damaged",
+            &object.key,
+            &format_args!("from offset {} on", entry.base_offset),
+        );
         let why = format!("`{}`: batches from offset {} on", object.key, entry.base_offset);
         Err(ColdError::Damaged { why: why.into() })
     }

@@ -14,7 +14,6 @@ use tidelog_format::{
 use tidelog_object::{ChunkKey, Expected};
 use tidelog_replica::{ColdError, ColdPlace};
 use tidelog_types::{Offset, TopicPartition, limits::COLD_UNIT_BYTES};
-use tracing::error;
 
 use crate::pages::PAGE_READ_BYTES;
 
@@ -121,7 +120,7 @@ impl Shared {
             }
             self.metrics.corrupt_intervals.inc();
         }
-        error!(key, why, "a manifest page of the bucket is damaged");
+        self.complain("a manifest page of the bucket is damaged", key, &why);
         Err(ColdError::Damaged { why: why.into() })
     }
 
@@ -230,7 +229,7 @@ impl Shared {
             }
             self.metrics.corrupt_intervals.inc();
         }
-        error!(key = %key, why, "the index of an object of the bucket is damaged");
+        self.complain("the index of an object of the bucket is damaged", key, &why);
         Err(ColdError::Damaged { why: format!("index of `{key}`: {why}").into() })
     }
 
