@@ -4,7 +4,7 @@ use tidelog_core::{
     cluster::Refusal, partition::AppendRefusal, producers::ProducerError, read_plan::LeadershipMismatch,
     topic_config::ConfigError,
 };
-use tidelog_format::batch::BatchErrorKind;
+use tidelog_format::batch::{BatchErrorKind, RecordError};
 use tidelog_replica::{
     AckError, AppendError, ColdError, DeleteRecordsError, LookUpError, ProposeFailure, ReadError,
 };
@@ -104,7 +104,14 @@ pub(crate) fn append(error: &AppendError) -> ErrorCode {
             BatchErrorKind::InvalidTimestamp => ErrorCode::InvalidTimestamp,
         },
         AppendError::BatchCount { .. } | AppendError::WithoutKey { .. } => ErrorCode::InvalidRecord,
-        AppendError::Records(_) => ErrorCode::CorruptMessage,
+        AppendError::Records(error) => match &**error {
+            // The checksum is right: sending the same again gives the same.
+            RecordError::Corrupt { .. } | RecordError::Trailing { .. } | RecordError::OffsetDelta { .. } => {
+                ErrorCode::InvalidRecord
+            }
+            RecordError::UnknownCodec { .. } => ErrorCode::UnsupportedCompressionType,
+            RecordError::Decompress(_) => ErrorCode::CorruptMessage,
+        },
         AppendError::Refused(refusal) => append_refusal(refusal),
         AppendError::NoSpace | AppendError::Storage(_) => ErrorCode::KafkaStorageError,
         AppendError::Deleted => ErrorCode::UnknownTopicOrPartition,
