@@ -61,7 +61,7 @@ async fn connections_beyond_the_descriptors_of_the_process_are_closed_at_once() 
         // Its place is free as soon as its task has seen the end.
         let mut client = node.client().await;
         client.finish_sending().await;
-        if node.metric("broker_connections_opened_total") == 4 {
+        if node.metric("broker_connections_opened_total") >= 4 {
             break;
         }
         client.closed().await;
