@@ -3,10 +3,7 @@
 //! **Owns** that order. A change takes effect in memory at once, so that no reader sees what is about to go, and holds the
 //! partition's files lock until the files agree.
 
-use std::{
-    io,
-    sync::{Arc, atomic::Ordering},
-};
+use std::{io, sync::Arc};
 
 use tidelog_types::Offset;
 
@@ -200,12 +197,14 @@ impl Engine {
         partition: &Arc<Partition>,
         to: Offset,
     ) -> Result<(), LogFailure> {
-        let wanted = |state: &State| to.min(state.log_end) > state.log_start.max(state.local_log_start);
-        if partition.observer().is_none() || !wanted(&partition.lock()) {
+        let kept = || {
+            let state = partition.lock();
+            let to = to.min(state.log_end);
+            to <= state.log_start.max(state.local_log_start) || to <= state.producers_from
+        };
+        if partition.observer().is_none() {
             return Ok(());
         }
-        let to = to.min(partition.lock().log_end);
-        let kept = || partition.producers_from.load(Ordering::Acquire) >= to.get();
         // A state is stored as it is when the checkpoint is made, which may be above what that checkpoint covers; the next
         // one covers it.
         for _ in 0..CHECKPOINTS_FOR_PRODUCERS {

@@ -128,8 +128,8 @@ async fn try_take(engine: &Arc<Engine>, clean: bool) -> Result<(), Stopped> {
     for record in sync_partitions(engine, changed).await? {
         records.insert(record.entry.place, record);
     }
-    let (entries, producers): (Vec<CheckpointEntry>, Vec<_>) =
-        records.into_values().map(|record| (record.entry, (record.partition, record.producers_from))).unzip();
+    let (entries, stored): (Vec<CheckpointEntry>, Vec<Stored>) =
+        records.into_values().map(|record| (record.entry, record.stored)).unzip();
     replay_from = entries.iter().map(|entry| entry.position.0).fold(replay_from, u64::min);
     if engine.new_folders.swap(false, Ordering::AcqRel) {
         engine.disk.sync_dir(&engine.config.directory).await?;
@@ -148,8 +148,12 @@ async fn try_take(engine: &Arc<Engine>, clean: bool) -> Result<(), Stopped> {
         },
     )
     .await?;
-    for (partition, from) in producers {
-        partition.producers_from.store(from.get(), Ordering::Release);
+    for Stored { partition, producers_from, cut } in stored {
+        let mut state = partition.lock();
+        // What was cut since may have been in it.
+        if state.cut == cut {
+            state.producers_from = producers_from;
+        }
     }
     engine.journal.free_below(replay_from).await?;
     engine.pool.room.notify_waiters();
@@ -166,8 +170,14 @@ pub(crate) async fn write(engine: &Engine, checkpoint: Checkpoint) -> io::Result
 /// What a checkpoint says of a partition, and what follows from it once it is durable.
 struct Record {
     entry: CheckpointEntry,
+    stored: Stored,
+}
+
+/// The producers' state that a partition's record leaves in place, as of a cut.
+struct Stored {
     partition: Arc<Partition>,
     producers_from: Offset,
+    cut: u64,
 }
 
 /// The record of a partition whose files hold all of it and are synced.
@@ -181,7 +191,7 @@ fn unchanged(engine: &Engine, partition: &Arc<Partition>) -> Option<Record> {
 fn record(engine: &Engine, partition: &Arc<Partition>, files: &Files, state: &State) -> Record {
     let entry = entry(engine, partition, state);
     let producers_from = files.newest_snapshot(entry.synced_end).unwrap_or(Offset::ZERO);
-    Record { entry, partition: Arc::clone(partition), producers_from }
+    Record { entry, stored: Stored { partition: Arc::clone(partition), producers_from, cut: state.cut } }
 }
 
 fn entry(engine: &Engine, partition: &Partition, state: &State) -> CheckpointEntry {

@@ -15,7 +15,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -49,6 +49,9 @@ pub(crate) struct State {
     pub(crate) behind_end: Offset,
     pub(crate) tail: Tail,
     pub(crate) epochs: EpochChain,
+    /// From here on the producers' state can be rebuilt after a kill: the newest stored one that the newest durable checkpoint
+    /// leaves in place. A cut may have removed it.
+    pub(crate) producers_from: Offset,
     /// Counts truncations and resets, so that the completion of an older round moves nothing.
     pub(crate) cut: u64,
     pub(crate) fenced: Option<Arc<str>>,
@@ -71,9 +74,6 @@ pub(crate) struct Partition {
     pub(crate) changed: Notify,
     /// Whether it waits for a write-behind worker.
     pub(crate) queued: AtomicBool,
-    /// From here on the producers' state can be rebuilt after a kill: the newest stored one that the newest durable checkpoint
-    /// leaves in place.
-    pub(crate) producers_from: AtomicU64,
 }
 
 impl std::fmt::Debug for Partition {
@@ -93,7 +93,6 @@ impl Partition {
             observer: RwLock::new(None),
             changed: Notify::new(),
             queued: AtomicBool::new(false),
-            producers_from: AtomicU64::new(0),
         }
     }
 
@@ -447,6 +446,7 @@ impl State {
             behind_end: start,
             tail: Tail::default(),
             epochs: EpochChain::default(),
+            producers_from: Offset::ZERO,
             cut: 0,
             fenced: None,
             deleted: false,
@@ -458,6 +458,7 @@ impl State {
     pub(crate) fn cut_to(&mut self, to: Offset) {
         self.cut += 1;
         self.fenced = None;
+        self.producers_from = Offset::ZERO;
         self.log_end = to;
         self.written_end = self.written_end.min(to);
         self.synced_end = self.synced_end.min(to);

@@ -5,7 +5,8 @@ use std::{path::Path, time::Duration};
 use bytes::Bytes;
 use tidelog_format::producers::ProducerSnapshot;
 use tidelog_log::{
-    AppendError, Log, LogFailure, LogObserver, PartitionLog, ReadError, RecoveredPartition, SegmentSummary,
+    AppendError, Log, LogConfig, LogFailure, LogObserver, PartitionLog, ReadError, RecoveredPartition,
+    SegmentSummary,
 };
 use tidelog_runtime::{Clock, Disk, Lane, OpenMode, Supervisor};
 use tidelog_sim::{Context, Fault, FaultEffect, OperationKind, SimDisk};
@@ -245,20 +246,30 @@ fn a_producer_snapshot_that_cannot_be_read_gives_way_to_an_older_one() {
     }
 }
 
+fn no_checkpoints() -> LogConfig {
+    let mut config = small_config();
+    config.checkpoint_interval = Duration::from_secs(3_600);
+    config
+}
+
+/// Appends four segments of two offsets each.
+async fn roll_four(partition: &PartitionLog) {
+    for _ in 0..4 {
+        append(partition, 0, 1, 1000);
+        partition.wait_synced(partition.offsets().log_end).await.unwrap();
+        partition.roll().await.unwrap();
+    }
+}
+
 // Found by the kill campaign: segments that were sealed, tiered and evicted since the last checkpoint took the producers with them.
 #[test]
 fn producers_are_known_after_a_kill_although_everything_since_the_checkpoint_was_evicted() {
     tidelog_sim::run(11, |context| async move {
         let disk = context.disk.clone();
-        let config = || {
-            let mut config = small_config();
-            config.checkpoint_interval = Duration::from_secs(3_600);
-            config
-        };
         let at_checkpoint = |supervisor: Supervisor| {
             let (context, disk) = (context.clone(), disk.clone());
             async move {
-                let (log, _) = open(&context, &disk, &supervisor, config()).await.unwrap();
+                let (log, _) = open(&context, &disk, &supervisor, no_checkpoints()).await.unwrap();
                 let partition = log.create(place(1, 0), small_partition(), Offset::ZERO).await.unwrap();
                 partition.attach(std::sync::Arc::new(Nobody(partition.clone())));
                 append(&partition, 0, 1, 1000);
@@ -269,14 +280,10 @@ fn producers_are_known_after_a_kill_although_everything_since_the_checkpoint_was
         let evicted = |supervisor: Supervisor| {
             let (context, disk) = (context.clone(), disk.clone());
             async move {
-                let (_log, found) = open(&context, &disk, &supervisor, config()).await.unwrap();
+                let (_log, found) = open(&context, &disk, &supervisor, no_checkpoints()).await.unwrap();
                 let partition = found[0].log.clone();
                 partition.attach(std::sync::Arc::new(Nobody(partition.clone())));
-                for _ in 0..4 {
-                    append(&partition, 0, 1, 1000);
-                    partition.wait_synced(partition.offsets().log_end).await.unwrap();
-                    partition.roll().await.unwrap();
-                }
+                roll_four(&partition).await;
                 partition.set_local_log_start(offset(10)).await.unwrap();
                 append(&partition, 0, 1, 1000);
                 partition.wait_synced(offset(12)).await.unwrap();
@@ -287,10 +294,44 @@ fn producers_are_known_after_a_kill_although_everything_since_the_checkpoint_was
         let found = |supervisor: Supervisor| {
             let (context, disk) = (context.clone(), disk.clone());
             async move {
-                let (_log, found) = open(&context, &disk, &supervisor, config()).await.unwrap();
+                let (_log, found) = open(&context, &disk, &supervisor, no_checkpoints()).await.unwrap();
                 let state = found[0].producer_snapshot.as_ref().map(|(at, _)| at.get());
                 assert_eq!((state, bases(&found[0])), (Some(10), vec![10]));
                 assert_eq!(found[0].log.offsets().local_log_start, offset(10));
+            }
+        };
+        context.life(&disk, found).await.unwrap();
+    });
+}
+
+// A stored state that a truncation removed is not counted on when the log start passes what was appended since.
+#[test]
+fn producers_are_known_after_a_kill_although_what_was_stored_was_truncated() {
+    tidelog_sim::run(12, |context| async move {
+        let disk = context.disk.clone();
+        let truncated = |supervisor: Supervisor| {
+            let (context, disk) = (context.clone(), disk.clone());
+            async move {
+                let (log, _) = open(&context, &disk, &supervisor, no_checkpoints()).await.unwrap();
+                let partition = log.create(place(1, 0), small_partition(), Offset::ZERO).await.unwrap();
+                partition.attach(std::sync::Arc::new(Nobody(partition.clone())));
+                roll_four(&partition).await;
+                // Has a checkpoint store the state at 8.
+                partition.set_local_log_start(offset(2)).await.unwrap();
+                partition.truncate(offset(4)).await.unwrap();
+                roll_four(&partition).await;
+                partition.set_local_log_start(offset(8)).await.unwrap();
+            }
+        };
+        context.life(&disk, truncated).await.unwrap();
+        let disk = disk.kill();
+        let found = |supervisor: Supervisor| {
+            let (context, disk) = (context.clone(), disk.clone());
+            async move {
+                let (_log, found) = open(&context, &disk, &supervisor, no_checkpoints()).await.unwrap();
+                let state = found[0].producer_snapshot.as_ref().map(|(at, _)| at.get());
+                assert_eq!((state, bases(&found[0])), (Some(12), Vec::new()));
+                assert_eq!(found[0].log.offsets().local_log_start, offset(8));
             }
         };
         context.life(&disk, found).await.unwrap();
