@@ -105,7 +105,7 @@ impl Controller {
     ) -> Result<Self, StartError> {
         let metrics = ControllerMetrics::new(registry);
         let (log, cluster_id) = open_directory(&config, &disk, &clock, rng.as_ref(), &metrics).await?;
-        let snapshots = SnapshotStore::new(disk, &config.directory);
+        let snapshots = SnapshotStore::new(disk, Arc::clone(&clock), &config.directory);
         let machine =
             StateMachine::open(snapshots.clone(), log.purged_index(), cluster_id, metrics.clone()).await?;
         let images = machine.images();

@@ -19,7 +19,7 @@ use std::{
 
 use bytes::Bytes;
 use tidelog_core::cluster::ClusterState;
-use tidelog_runtime::{CancellationToken, Disk, DiskFile, Lane, OpenMode};
+use tidelog_runtime::{CancellationToken, Clock, Disk, DiskFile, Lane, OpenMode};
 use tidelog_types::limits;
 
 use crate::{
@@ -42,6 +42,7 @@ const SPACE_RETRY: Duration = Duration::from_millis(500);
 #[derive(Clone)]
 pub struct SnapshotStore {
     disk: Arc<dyn Disk>,
+    clock: Arc<dyn Clock>,
     directory: PathBuf,
     shared: Arc<Shared>,
 }
@@ -66,8 +67,8 @@ pub(crate) struct StoredSnapshot {
 impl SnapshotStore {
     /// The snapshots of `directory`.
     #[must_use]
-    pub fn new(disk: Arc<dyn Disk>, directory: &Path) -> Self {
-        Self { disk, directory: directory.to_owned(), shared: Arc::default() }
+    pub fn new(disk: Arc<dyn Disk>, clock: Arc<dyn Clock>, directory: &Path) -> Self {
+        Self { disk, clock, directory: directory.to_owned(), shared: Arc::default() }
     }
 
     /// The newest snapshot that can be used with a log that was purged up to `purged_index`; `None` where neither
@@ -153,7 +154,7 @@ impl SnapshotStore {
                         // The end first: nobody hears of this snapshot any more.
                         biased;
                         () = self.shared.closing.cancelled() => return Err(why),
-                        () = tokio::time::sleep(SPACE_RETRY) => {}
+                        () = self.clock.sleep(SPACE_RETRY) => {}
                     }
                 }
                 outcome => return outcome,

@@ -108,9 +108,9 @@ impl Store {
         disk.create_dir_all(directory).await.unwrap();
         disk.sync_dir(Path::new("/")).await.unwrap();
         let disk: Arc<dyn Disk> = Arc::new(disk.clone());
-        let clock = Arc::new(tidelog_sim::SimClock::new());
-        let log = LogStore::open(Arc::clone(&disk), clock, directory, metrics()).await?;
-        let snapshots = SnapshotStore::new(disk, directory);
+        let clock: Arc<dyn Clock> = Arc::new(tidelog_sim::SimClock::new());
+        let log = LogStore::open(Arc::clone(&disk), Arc::clone(&clock), directory, metrics()).await?;
+        let snapshots = SnapshotStore::new(disk, clock, directory);
         let machine = StateMachine::open(snapshots, log.purged_index(), cluster_id(1), metrics()).await?;
         Ok(Self { log, machine })
     }

@@ -17,8 +17,10 @@ use crate::support::{cluster_id, metrics};
 async fn build(disk: Arc<dyn Disk>, directory: &Path) -> (LogStore, StateMachine) {
     disk.create_dir_all(directory).await.unwrap();
     let clock = Arc::new(SystemClock::new());
-    let log = LogStore::open(Arc::clone(&disk), clock, directory, metrics()).await.unwrap();
-    let snapshots = SnapshotStore::new(disk, directory);
+    let log = LogStore::open(Arc::clone(&disk), Arc::<SystemClock>::clone(&clock), directory, metrics())
+        .await
+        .unwrap();
+    let snapshots = SnapshotStore::new(disk, clock, directory);
     let machine = StateMachine::open(snapshots, log.purged_index(), cluster_id(1), metrics()).await.unwrap();
     (log, machine)
 }
