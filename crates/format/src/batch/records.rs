@@ -261,13 +261,7 @@ pub struct RecordsReport {
 pub fn validate_records(batch: &RawBatch, bytes_max: usize) -> Result<RecordsReport, RecordError> {
     let decoded = DecodedBatch::new(batch, bytes_max)?;
     let mut report = RecordsReport { records_bytes: decoded.records_bytes(), ..RecordsReport::default() };
-    let mut records = decoded.iter();
-    while let Some(taken) = records.advance() {
-        let (record, offset_delta) = taken?;
-        let index = report.record_count;
-        if offset_delta != i64::from(index) {
-            return Err(RecordError::OffsetDelta { index, offset_delta });
-        }
+    for_each(&decoded, |index, record| {
         if record.key.is_none() {
             report.without_key.push(index);
         }
@@ -275,8 +269,25 @@ pub fn validate_records(batch: &RawBatch, bytes_max: usize) -> Result<RecordsRep
             if index == 0 { record.timestamp } else { report.min_timestamp.min(record.timestamp) };
         report.max_timestamp = report.max_timestamp.max(record.timestamp);
         report.record_count += 1;
-    }
+    })?;
     Ok(report)
+}
+
+/// Gives every record of a producer's batch, with its place, to `take`; its offset delta is that place.
+fn for_each<'a>(
+    decoded: &'a DecodedBatch<'a>,
+    mut take: impl FnMut(u32, Record<'a>),
+) -> Result<(), RecordError> {
+    let mut records = decoded.iter();
+    for index in 0.. {
+        let Some(taken) = records.advance() else { break };
+        let (record, offset_delta) = taken?;
+        if offset_delta != i64::from(index) {
+            return Err(RecordError::OffsetDelta { index, offset_delta });
+        }
+        take(index, record);
+    }
+    Ok(())
 }
 
 /// Checks the records of a producer's batch that are not compressed, as [`validate_records`] does, without a report and without
@@ -289,15 +300,7 @@ pub fn check_plain_records(batch: &RawBatch) -> Result<(), RecordError> {
         return Ok(());
     }
     let decoded = DecodedBatch { header: batch.header, records: Cow::Borrowed(&batch.body[..]) };
-    let mut records = decoded.iter();
-    for index in 0_u32.. {
-        let Some(taken) = records.advance() else { break };
-        let (_, offset_delta) = taken?;
-        if offset_delta != i64::from(index) {
-            return Err(RecordError::OffsetDelta { index, offset_delta });
-        }
-    }
-    Ok(())
+    for_each(&decoded, |_, _| ())
 }
 
 /// What the control record of a control batch says, and the coordinator's epoch with it.
