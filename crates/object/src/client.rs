@@ -10,10 +10,9 @@
 use std::{fmt, ops::Range, sync::Arc, sync::atomic::AtomicBool, time::Duration};
 
 use bytes::Bytes;
-use futures::StreamExt;
 use object_store::{
-    GetOptions, GetRange, GetResultPayload, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
-    PutPayload, path::Path,
+    GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
+    path::Path,
 };
 use tidelog_runtime::{Clock, Registry, Rng};
 use tidelog_types::Timestamp;
@@ -28,6 +27,10 @@ use crate::{
     metrics::{RequestKind, StoreMetrics},
     transfer::{Ended, TimeLimits, Tries, TryError, classify, is_wordless, within},
 };
+
+mod read;
+
+use read::{Body, Wanted};
 
 /// The version of an object's content, as the store names it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -352,47 +355,6 @@ impl ObjectClient {
     }
 }
 
-/// What a read asks for.
-struct Wanted {
-    range: Option<Range<u64>>,
-    bytes_max: u64,
-}
-
-/// What a read has so far.
-#[derive(Default)]
-struct Body {
-    chunks: Vec<Bytes>,
-    received: u64,
-    object_bytes: Option<u64>,
-    etag: Option<ETag>,
-}
-
-impl Body {
-    /// The range to ask for next; none for a whole object of which nothing is known yet.
-    fn missing(&self, wanted: &Wanted) -> Option<Range<u64>> {
-        match (&wanted.range, self.object_bytes) {
-            (Some(range), _) => Some(range.start.saturating_add(self.received)..range.end),
-            (None, Some(object_bytes)) if self.received > 0 => Some(self.received..object_bytes),
-            (None, _) => None,
-        }
-    }
-
-    /// Whether all that is asked for came.
-    fn is_whole(&self, wanted: &Wanted) -> bool {
-        let bytes = match &wanted.range {
-            Some(range) => Some(range.end.saturating_sub(range.start)),
-            None => self.object_bytes,
-        };
-        self.etag.is_some() && self.received > 0 && bytes == Some(self.received)
-    }
-
-    /// Takes back what a try added.
-    fn cut(&mut self, to_chunks: usize, to_received: u64) {
-        self.chunks.truncate(to_chunks);
-        self.received = to_received;
-    }
-}
-
 impl Inner {
     pub(crate) fn tries(&self, key: &str, bytes: u64) -> Tries<'_> {
         let at_floor = self.options.transfer_limit(bytes).saturating_sub(self.options.silence_timeout);
@@ -463,131 +425,6 @@ impl Inner {
         }
     }
 
-    async fn fetch(&self, key: &str, wanted: &Wanted, mut body: Body) -> Result<Body, GetError> {
-        let mut tries = self.tries(key, wanted.bytes_max);
-        loop {
-            let (chunks, received) = (body.chunks.len(), body.received);
-            let exchange = Exchange::new();
-            let left = wanted.bytes_max.saturating_sub(received);
-            let work = self.read_once(key, wanted, &mut body, &exchange);
-            let first = tries.is_first().then_some(self.options.first_byte_timeout);
-            let result = self.attempt_within(first, RequestKind::Get, 0, left, &exchange, work).await;
-            self.metrics.received(body.received - received);
-            let error = match result {
-                Ok(()) => return Ok(body),
-                // It broke off behind its last byte.
-                Err(TryError::ShortBody(_) | TryError::Failed { .. }) if body.is_whole(wanted) => {
-                    return Ok(body);
-                }
-                Err(error) => error,
-            };
-            if matches!(error, TryError::WrongAnswer(_)) || body.etag.is_none() {
-                body.cut(chunks, received);
-            } else if body.received > received {
-                self.metrics.resumed.inc();
-                tries.progressed();
-            }
-            self.after_get(&mut tries, key, error).await?;
-        }
-    }
-
-    /// Asks once for what is missing and adds what comes.
-    async fn read_once(
-        &self,
-        key: &str,
-        wanted: &Wanted,
-        body: &mut Body,
-        exchange: &Exchange,
-    ) -> Result<(), TryError> {
-        let path = self.path(key)?;
-        let missing = body.missing(wanted);
-        let mut options = GetOptions {
-            range: missing.clone().map(GetRange::Bounded),
-            if_match: body.etag.as_ref().map(|etag| etag.as_str().to_owned()),
-            ..GetOptions::default()
-        };
-        options.extensions.insert(exchange.clone());
-        let found = self.backing.store.get_opts(&path, options).await;
-        let found = found.map_err(|error| self.understood(&error, body, exchange))?;
-        self.check_object(&found.meta, wanted, body)?;
-        let asked = missing.unwrap_or(0..found.meta.size);
-        if found.range != asked {
-            return Err(TryError::WrongAnswer(format!("{:?} instead of {asked:?}", found.range)));
-        }
-        if asked.is_empty() {
-            return Ok(());
-        }
-        if matches!(found.payload, GetResultPayload::File(..)) {
-            // One positioned read instead of a stream of small ones.
-            drop(found);
-            let read = self.backing.store.get_ranges(&path, std::slice::from_ref(&asked)).await;
-            let chunks = read.map_err(|error| classify(&error, exchange.status()))?;
-            return add_chunks(futures::stream::iter(chunks.into_iter().map(Ok)), &asked, body).await;
-        }
-        let chunks =
-            found.into_stream().map(|chunk| chunk.map_err(|error| TryError::ShortBody(error.to_string())));
-        add_chunks(chunks, &asked, body).await
-    }
-
-    fn understood(&self, error: &object_store::Error, body: &Body, exchange: &Exchange) -> TryError {
-        match (classify(error, exchange.status()), &body.etag) {
-            (TryError::Precondition, Some(etag)) => TryError::Corrupt(Corruption::ETag {
-                expected: etag.to_string(),
-                actual: "changed".to_owned(),
-            }),
-            (error, _) => error,
-        }
-    }
-
-    /// Compares what the answer says of the object with what is known, and learns what is not.
-    fn check_object(&self, meta: &ObjectMeta, wanted: &Wanted, body: &mut Body) -> Result<(), TryError> {
-        match body.object_bytes {
-            Some(expected) if expected != meta.size => {
-                return Err(TryError::Corrupt(Corruption::Length { expected, actual: meta.size }));
-            }
-            None if meta.size > wanted.bytes_max => {
-                let what = Corruption::TooLong { limit: wanted.bytes_max, actual: meta.size };
-                return Err(TryError::Corrupt(what));
-            }
-            _ => {}
-        }
-        let Some(actual) = meta.e_tag.as_deref() else {
-            return Err(TryError::WrongAnswer("an answer without an ETag".to_owned()));
-        };
-        match &body.etag {
-            Some(expected) if expected.as_str() != actual => Err(TryError::Corrupt(Corruption::ETag {
-                expected: expected.to_string(),
-                actual: actual.to_owned(),
-            })),
-            Some(_) => Ok(()),
-            None => {
-                body.object_bytes = Some(meta.size);
-                body.etag = Some(ETag::new(actual));
-                Ok(())
-            }
-        }
-    }
-
-    async fn after_get(&self, tries: &mut Tries<'_>, key: &str, error: TryError) -> Result<(), GetError> {
-        let key = || key.to_owned();
-        match error {
-            TryError::NotFound => return Err(GetError::NotFound { key: key() }),
-            TryError::Corrupt(what) => return Err(GetError::Corrupt { key: key(), what }),
-            TryError::OutOfRange => {
-                let reason = "it is shorter than the range that was asked for".to_owned();
-                return Err(GetError::Corrupt { key: key(), what: Corruption::WrongAnswer(reason) });
-            }
-            _ => {}
-        }
-        tries.after(error).await.map_err(|ended| match ended {
-            Ended::Gave(failure) => GetError::Retriable(failure),
-            Ended::Refused(refusal) => GetError::Refused(refusal),
-            Ended::WrongAnswer(reason) => {
-                GetError::Corrupt { key: key(), what: Corruption::WrongAnswer(reason) }
-            }
-        })
-    }
-
     async fn head_once(&self, key: &str, exchange: &Exchange) -> Result<HeadFound, TryError> {
         let path = self.path(key)?;
         let mut options = GetOptions { head: true, ..GetOptions::default() };
@@ -645,32 +482,6 @@ impl Inner {
                 may_have_happened: true,
             }),
         }
-    }
-}
-
-/// Adds the chunks of `asked` to the body.
-async fn add_chunks(
-    chunks: impl futures::Stream<Item = Result<Bytes, TryError>>,
-    asked: &Range<u64>,
-    body: &mut Body,
-) -> Result<(), TryError> {
-    let mut chunks = std::pin::pin!(chunks);
-    let mut left = asked.end - asked.start;
-    while let Some(chunk) = chunks.next().await {
-        let chunk = chunk?;
-        let length = u64::try_from(chunk.len()).unwrap_or(u64::MAX);
-        if length > left {
-            return Err(TryError::WrongAnswer(format!("{} bytes more than asked for", length - left)));
-        }
-        left -= length;
-        body.received = body.received.saturating_add(length);
-        if !chunk.is_empty() {
-            body.chunks.push(chunk);
-        }
-    }
-    match left {
-        0 => Ok(()),
-        _ => Err(TryError::ShortBody(format!("the body ended {left} bytes early"))),
     }
 }
 
