@@ -6,10 +6,7 @@
 use std::{
     collections::VecDeque,
     fmt,
-    future::Future,
-    ops::Range,
     path::Path as FilePath,
-    pin::Pin,
     str::FromStr,
     sync::{
         Arc, Mutex, PoisonError,
@@ -19,11 +16,10 @@ use std::{
 
 use bytes::Bytes;
 use futures::stream::BoxStream;
-use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    ObjectStoreExt as _, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, path::Path,
-};
+use object_store::{ObjectStore, ObjectStoreExt as _, PutOptions, PutPayload, PutResult, Result, path::Path};
 use tidelog_runtime::{DirEntry, Disk, DiskFile, DiskSpace, IoFuture, Lane, OpenMode};
+
+use crate::forward::{Answer, forward_to};
 
 /// A deliberate mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -246,10 +242,9 @@ impl fmt::Display for CarelessStore {
     }
 }
 
-/// What an asynchronous method of the trait returns.
-type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
-
 impl ObjectStore for CarelessStore {
+    forward_to!(inner, and reads and lists);
+
     fn put_opts<'this, 'path, 'call>(
         &'this self,
         location: &'path Path,
@@ -264,90 +259,11 @@ impl ObjectStore for CarelessStore {
         Box::pin(self.put(location, payload, options))
     }
 
-    fn put_multipart_opts<'this, 'path, 'call>(
-        &'this self,
-        location: &'path Path,
-        options: PutMultipartOptions,
-    ) -> Answer<'call, Box<dyn MultipartUpload>>
-    where
-        'this: 'call,
-        'path: 'call,
-        Self: 'call,
-    {
-        self.inner.put_multipart_opts(location, options)
-    }
-
-    fn get_opts<'this, 'path, 'call>(
-        &'this self,
-        location: &'path Path,
-        options: GetOptions,
-    ) -> Answer<'call, GetResult>
-    where
-        'this: 'call,
-        'path: 'call,
-        Self: 'call,
-    {
-        self.inner.get_opts(location, options)
-    }
-
-    fn get_ranges<'this, 'path, 'ranges, 'call>(
-        &'this self,
-        location: &'path Path,
-        ranges: &'ranges [Range<u64>],
-    ) -> Answer<'call, Vec<Bytes>>
-    where
-        'this: 'call,
-        'path: 'call,
-        'ranges: 'call,
-        Self: 'call,
-    {
-        self.inner.get_ranges(location, ranges)
-    }
-
     fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
         match self.mistake {
             Carelessness::KeepDeleted => locations,
             _ => self.inner.delete_stream(locations),
         }
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.inner.list(prefix)
-    }
-
-    fn list_with_offset(
-        &self,
-        prefix: Option<&Path>,
-        offset: &Path,
-    ) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.inner.list_with_offset(prefix, offset)
-    }
-
-    fn list_with_delimiter<'this, 'prefix, 'call>(
-        &'this self,
-        prefix: Option<&'prefix Path>,
-    ) -> Answer<'call, ListResult>
-    where
-        'this: 'call,
-        'prefix: 'call,
-        Self: 'call,
-    {
-        self.inner.list_with_delimiter(prefix)
-    }
-
-    fn copy_opts<'this, 'from, 'to, 'call>(
-        &'this self,
-        from: &'from Path,
-        to: &'to Path,
-        options: CopyOptions,
-    ) -> Answer<'call, ()>
-    where
-        'this: 'call,
-        'from: 'call,
-        'to: 'call,
-        Self: 'call,
-    {
-        self.inner.copy_opts(from, to, options)
     }
 }
 

@@ -6,6 +6,7 @@
 //! protocol; [`KillSwitch`] ends the process at a named operation, and [`Carelessness`] names deliberate mistakes.
 
 mod careless;
+mod forward;
 mod http_date;
 mod key_issuer;
 mod kill;

@@ -7,9 +7,6 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    future::Future,
-    ops::Range,
-    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, UNIX_EPOCH},
 };
@@ -17,11 +14,12 @@ use std::{
 use bytes::Bytes;
 use futures::{StreamExt, stream::BoxStream};
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, memory::InMemory,
-    path::Path,
+    Error, GetOptions, GetResult, GetResultPayload, ObjectMeta, ObjectStore, PutMode, PutOptions, PutPayload,
+    PutResult, Result, memory::InMemory, path::Path,
 };
 use tidelog_runtime::Clock;
+
+use crate::forward::{Answer, forward_to};
 
 /// What is asked of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -306,10 +304,9 @@ async fn change_body(found: GetResult, change: impl FnOnce(Bytes) -> Bytes) -> R
     Ok(GetResult { payload, meta, range, attributes, extensions })
 }
 
-/// What an asynchronous method of the trait returns.
-type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
-
 impl ObjectStore for FaultyStore {
+    forward_to!(shared.inner);
+
     fn put_opts<'this, 'path, 'call>(
         &'this self,
         location: &'path Path,
@@ -324,19 +321,6 @@ impl ObjectStore for FaultyStore {
         Box::pin(self.put(location, payload, options))
     }
 
-    fn put_multipart_opts<'this, 'path, 'call>(
-        &'this self,
-        location: &'path Path,
-        options: PutMultipartOptions,
-    ) -> Answer<'call, Box<dyn MultipartUpload>>
-    where
-        'this: 'call,
-        'path: 'call,
-        Self: 'call,
-    {
-        self.shared.inner.put_multipart_opts(location, options)
-    }
-
     fn get_opts<'this, 'path, 'call>(
         &'this self,
         location: &'path Path,
@@ -348,20 +332,6 @@ impl ObjectStore for FaultyStore {
         Self: 'call,
     {
         Box::pin(self.get(location, options))
-    }
-
-    fn get_ranges<'this, 'path, 'ranges, 'call>(
-        &'this self,
-        location: &'path Path,
-        ranges: &'ranges [Range<u64>],
-    ) -> Answer<'call, Vec<Bytes>>
-    where
-        'this: 'call,
-        'path: 'call,
-        'ranges: 'call,
-        Self: 'call,
-    {
-        self.shared.inner.get_ranges(location, ranges)
     }
 
     fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
@@ -384,32 +354,5 @@ impl ObjectStore for FaultyStore {
         offset: &Path,
     ) -> BoxStream<'static, Result<ObjectMeta>> {
         self.list_from(prefix, Some(offset.clone()))
-    }
-
-    fn list_with_delimiter<'this, 'prefix, 'call>(
-        &'this self,
-        prefix: Option<&'prefix Path>,
-    ) -> Answer<'call, ListResult>
-    where
-        'this: 'call,
-        'prefix: 'call,
-        Self: 'call,
-    {
-        self.shared.inner.list_with_delimiter(prefix)
-    }
-
-    fn copy_opts<'this, 'from, 'to, 'call>(
-        &'this self,
-        from: &'from Path,
-        to: &'to Path,
-        options: CopyOptions,
-    ) -> Answer<'call, ()>
-    where
-        'this: 'call,
-        'from: 'call,
-        'to: 'call,
-        Self: 'call,
-    {
-        self.shared.inner.copy_opts(from, to, options)
     }
 }

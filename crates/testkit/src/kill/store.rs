@@ -1,15 +1,12 @@
 //! A store that ends the process at a planned put or deletion.
 
-use std::{fmt, future::Future, ops::Range, pin::Pin, sync::Arc, time::Duration};
+use std::{fmt, future::Future, sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _, stream::BoxStream};
-use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, path::Path,
-};
+use object_store::{Error, ObjectStore, PutOptions, PutPayload, PutResult, Result, path::Path};
 
 use super::{Blow, KillSwitch, Moment, Phase};
+use crate::forward::{Answer, forward_to};
 
 /// See the module.
 #[derive(Debug, Clone)]
@@ -70,10 +67,9 @@ async fn around<T>(blow: Option<Blow>, work: impl Future<Output = Result<T>>) ->
     }
 }
 
-/// What an asynchronous method of the trait returns.
-type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
-
 impl ObjectStore for KillingStore {
+    forward_to!(inner, and reads and lists);
+
     fn put_opts<'this, 'path, 'call>(
         &'this self,
         location: &'path Path,
@@ -89,46 +85,6 @@ impl ObjectStore for KillingStore {
         Box::pin(around(blow, self.inner.put_opts(location, payload, options)))
     }
 
-    fn put_multipart_opts<'this, 'path, 'call>(
-        &'this self,
-        location: &'path Path,
-        options: PutMultipartOptions,
-    ) -> Answer<'call, Box<dyn MultipartUpload>>
-    where
-        'this: 'call,
-        'path: 'call,
-        Self: 'call,
-    {
-        self.inner.put_multipart_opts(location, options)
-    }
-
-    fn get_opts<'this, 'path, 'call>(
-        &'this self,
-        location: &'path Path,
-        options: GetOptions,
-    ) -> Answer<'call, GetResult>
-    where
-        'this: 'call,
-        'path: 'call,
-        Self: 'call,
-    {
-        self.inner.get_opts(location, options)
-    }
-
-    fn get_ranges<'this, 'path, 'ranges, 'call>(
-        &'this self,
-        location: &'path Path,
-        ranges: &'ranges [Range<u64>],
-    ) -> Answer<'call, Vec<Bytes>>
-    where
-        'this: 'call,
-        'path: 'call,
-        'ranges: 'call,
-        Self: 'call,
-    {
-        self.inner.get_ranges(location, ranges)
-    }
-
     fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
         let store = self.clone();
         locations
@@ -137,45 +93,6 @@ impl ObjectStore for KillingStore {
                 async move { store.delete_one(location?).await }
             })
             .boxed()
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.inner.list(prefix)
-    }
-
-    fn list_with_offset(
-        &self,
-        prefix: Option<&Path>,
-        offset: &Path,
-    ) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.inner.list_with_offset(prefix, offset)
-    }
-
-    fn list_with_delimiter<'this, 'prefix, 'call>(
-        &'this self,
-        prefix: Option<&'prefix Path>,
-    ) -> Answer<'call, ListResult>
-    where
-        'this: 'call,
-        'prefix: 'call,
-        Self: 'call,
-    {
-        self.inner.list_with_delimiter(prefix)
-    }
-
-    fn copy_opts<'this, 'from, 'to, 'call>(
-        &'this self,
-        from: &'from Path,
-        to: &'to Path,
-        options: CopyOptions,
-    ) -> Answer<'call, ()>
-    where
-        'this: 'call,
-        'from: 'call,
-        'to: 'call,
-        Self: 'call,
-    {
-        self.inner.copy_opts(from, to, options)
     }
 }
 

@@ -1,0 +1,101 @@
+//! What a wrapper of a store hands on unchanged.
+
+use std::{future::Future, pin::Pin};
+
+use object_store::Result;
+
+/// What an asynchronous method of [`object_store::ObjectStore`] returns.
+pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+
+/// Methods of [`object_store::ObjectStore`] that go to `self.$inner` as they are, for the body of its implementation. Those that
+/// no wrapper here changes; with `and reads and lists` those too.
+macro_rules! forward_to {
+    ($($inner:ident).+) => {
+        fn put_multipart_opts<'this, 'path, 'call>(
+            &'this self,
+            location: &'path object_store::path::Path,
+            options: object_store::PutMultipartOptions,
+        ) -> crate::forward::Answer<'call, Box<dyn object_store::MultipartUpload>>
+        where
+            'this: 'call,
+            'path: 'call,
+            Self: 'call,
+        {
+            self.$($inner).+.put_multipart_opts(location, options)
+        }
+
+        fn get_ranges<'this, 'path, 'ranges, 'call>(
+            &'this self,
+            location: &'path object_store::path::Path,
+            ranges: &'ranges [std::ops::Range<u64>],
+        ) -> crate::forward::Answer<'call, Vec<bytes::Bytes>>
+        where
+            'this: 'call,
+            'path: 'call,
+            'ranges: 'call,
+            Self: 'call,
+        {
+            self.$($inner).+.get_ranges(location, ranges)
+        }
+
+        fn list_with_delimiter<'this, 'prefix, 'call>(
+            &'this self,
+            prefix: Option<&'prefix object_store::path::Path>,
+        ) -> crate::forward::Answer<'call, object_store::ListResult>
+        where
+            'this: 'call,
+            'prefix: 'call,
+            Self: 'call,
+        {
+            self.$($inner).+.list_with_delimiter(prefix)
+        }
+
+        fn copy_opts<'this, 'from, 'to, 'call>(
+            &'this self,
+            from: &'from object_store::path::Path,
+            to: &'to object_store::path::Path,
+            options: object_store::CopyOptions,
+        ) -> crate::forward::Answer<'call, ()>
+        where
+            'this: 'call,
+            'from: 'call,
+            'to: 'call,
+            Self: 'call,
+        {
+            self.$($inner).+.copy_opts(from, to, options)
+        }
+    };
+    ($($inner:ident).+, and reads and lists) => {
+        crate::forward::forward_to!($($inner).+);
+
+        fn get_opts<'this, 'path, 'call>(
+            &'this self,
+            location: &'path object_store::path::Path,
+            options: object_store::GetOptions,
+        ) -> crate::forward::Answer<'call, object_store::GetResult>
+        where
+            'this: 'call,
+            'path: 'call,
+            Self: 'call,
+        {
+            self.$($inner).+.get_opts(location, options)
+        }
+
+        fn list(
+            &self,
+            prefix: Option<&object_store::path::Path>,
+        ) -> futures::stream::BoxStream<'static, object_store::Result<object_store::ObjectMeta>> {
+            self.$($inner).+.list(prefix)
+        }
+
+        fn list_with_offset(
+            &self,
+            prefix: Option<&object_store::path::Path>,
+            offset: &object_store::path::Path,
+        ) -> futures::stream::BoxStream<'static, object_store::Result<object_store::ObjectMeta>> {
+            self.$($inner).+.list_with_offset(prefix, offset)
+        }
+    };
+}
+
+pub(crate) use forward_to;
