@@ -36,6 +36,7 @@ fn object_client(store: &RunningStore) -> Result<()> {
     let mut tests = process::cargo();
     tests.args(["test", "--release", "--workspace", "--quiet", "--test", "it", "--", "real_server::"]);
     tests.env("TIDELOG_TEST_S3_ENDPOINT", endpoint);
+    tests.env("TIDELOG_TEST_S3_KEYS", if store.kind.checks_keys() { "checked" } else { "any" });
     tests.envs(store.environment.iter().map(|(name, value)| (name, value)));
     process::run(&mut tests)
 }

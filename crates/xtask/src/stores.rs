@@ -42,6 +42,12 @@ impl StoreKind {
         }
     }
 
+    /// Whether it refuses keys and secrets that it does not know.
+    #[must_use]
+    pub const fn checks_keys(self) -> bool {
+        !matches!(self, Self::Localstack)
+    }
+
     /// The stores that this machine can run: MinIO only where it is on the PATH.
     #[must_use]
     pub fn available() -> Vec<Self> {
