@@ -213,6 +213,8 @@ fn a_log_without_a_bucket_goes_by_its_segments() {
     assert_eq!(start(50, 13_500, Some(2_000), None), (Some(20), false));
     assert_eq!(start(50, 13_000, Some(2_000), None), (Some(10), false), "exactly at its age a segment stays");
     assert_eq!(start(50, 100_000, Some(2_000), None), (Some(50), true), "the active one is sealed and goes");
+    assert_eq!(start(50, 13_500, None, None), (None, false));
+    assert_eq!(start(50, 0, None, Some(300)), (Some(20), false));
     assert_eq!(start(50, 0, None, Some(301)), (Some(10), false));
     assert_eq!(start(50, 0, None, Some(0)), (Some(40), false), "size never takes the active one");
     // B67
