@@ -193,7 +193,9 @@ const fn reason(status: u16) -> &'static str {
         409 => "Conflict",
         412 => "Precondition Failed",
         416 => "Range Not Satisfiable",
+        501 => "Not Implemented",
         503 => "Slow Down",
-        _ => "Not Implemented",
+        // The number says it all.
+        _ => "",
     }
 }
