@@ -1,4 +1,4 @@
-"""The node of a fault campaign: the product's own, over layers that end the process where the campaign says so."""
+"""The nodes of the campaigns: the product's own, over layers that end the process where the campaign says so, or as it is."""
 
 import ctypes
 import json
@@ -49,51 +49,40 @@ def free_port():
         return listener.getsockname()[1]
 
 
-class FaultNode:
-    def __init__(self, binary, folder, mistake=None):
+class Node:
+    """A node in a folder of its own, with a bucket beside it unless `store` says otherwise, as lines of its file. What is started
+    is the subclass's."""
+
+    def __init__(self, binary, folder, settings, store=None):
         self.binary = binary
-        self.mistake = mistake
         self.folder = pathlib.Path(folder)
         self.data = self.folder / "data"
         self.bucket = self.folder / "bucket"
-        self.report = self.folder / "report.jsonl"
         self.port = free_port()
         self.admin_port = free_port()
         self.process = None
-        self.read_lines = 0
         self.folder.mkdir(parents=True, exist_ok=True)
         self.log = open(self.folder / "node.log", "ab")
-        settings = "".join(f'"{key}" = "{value}"\n' for key, value in SETTINGS.items())
+        settings = "".join(f'"{key}" = "{value}"\n' for key, value in settings.items())
         (self.folder / "node.toml").write_text(
             f'data_dir = "{self.data}"\n'
-            f'store = "file://{self.bucket}"\n'
+            f"{store or self.folder_store()}"
             f'admin_listen = "127.0.0.1:{self.admin_port}"\n'
             f'[[listeners]]\nname = "PLAINTEXT"\nlisten = "{self.address}"\n'
             f"[settings]\n{settings}"
         )
 
+    def folder_store(self):
+        return f'store = "file://{self.bucket}"\n'
+
     @property
     def address(self):
         return f"127.0.0.1:{self.port}"
 
-    def start(self, plan=None):
-        command = [self.binary, "--config", str(self.folder / "node.toml"), "--report", str(self.report)]
-        if plan:
-            command += ["--kill-at", plan]
-        if self.mistake:
-            command += ["--mistake", self.mistake]
-        self.log.write(f"--- start {plan or ''}\n".encode())
+    def run(self, command):
+        self.log.write(f"--- start {' '.join(command)}\n".encode())
         self.log.flush()
         self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log, preexec_fn=end_with_parent)
-
-    def events(self):
-        """What the node has told since the last look."""
-        try:
-            lines = self.report.read_text().splitlines()
-        except FileNotFoundError:
-            return []
-        new, self.read_lines = lines[self.read_lines :], len(lines)
-        return [json.loads(line) for line in new]
 
     def kill(self):
         self.process.send_signal(signal.SIGKILL)
@@ -129,6 +118,16 @@ class FaultNode:
         except (OSError, urllib.error.HTTPError):
             return False
 
+    def metrics(self):
+        """Every sample of /metrics by its name and labels; empty where it does not answer now."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/metrics", timeout=30) as answer:
+                lines = answer.read().decode().splitlines()
+        except OSError:
+            return {}
+        samples = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
+        return {name: float(value) for name, value in samples}
+
     def drop_cache(self):
         request = urllib.request.Request(f"http://127.0.0.1:{self.admin_port}/v1/cache/clear", method="POST")
         with urllib.request.urlopen(request, timeout=20) as answer:
@@ -145,6 +144,45 @@ class FaultNode:
                 except FileNotFoundError:
                     pass
         return found
+
+
+class FaultNode(Node):
+    """The product's node over layers that end it."""
+
+    def __init__(self, binary, folder, mistake=None):
+        super().__init__(binary, folder, SETTINGS)
+        self.mistake = mistake
+        self.report = self.folder / "report.jsonl"
+        self.read_lines = 0
+
+    def start(self, plan=None):
+        command = [self.binary, "--config", str(self.folder / "node.toml"), "--report", str(self.report)]
+        if plan:
+            command += ["--kill-at", plan]
+        if self.mistake:
+            command += ["--mistake", self.mistake]
+        self.run(command)
+
+    def events(self):
+        """What the node has told since the last look."""
+        try:
+            lines = self.report.read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        new, self.read_lines = lines[self.read_lines :], len(lines)
+        return [json.loads(line) for line in new]
+
+
+class LimitedNode(Node):
+    """The shipped program, under a limit of descriptors."""
+
+    def __init__(self, binary, folder, settings, descriptors):
+        super().__init__(binary, folder, settings)
+        self.descriptors = descriptors
+
+    def start(self):
+        serve = f"ulimit -n {self.descriptors}; exec {self.binary} serve --config {self.folder / 'node.toml'}"
+        self.run(["sh", "-c", serve])
 
 
 def wait_until(condition, seconds, what, every=0.05):
