@@ -111,6 +111,13 @@ class Node:
         except (OSError, urllib.error.HTTPError, ValueError):
             return None
 
+    def is_ready(self):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/readyz", timeout=5) as answer:
+                return answer.status == 200
+        except (OSError, urllib.error.HTTPError):
+            return False
+
     def metrics(self):
         """Every sample of /metrics by its name and labels; empty where it does not answer now."""
         try:
@@ -176,13 +183,6 @@ class LimitedNode(Node):
     def start(self):
         serve = f"ulimit -n {self.descriptors}; exec {self.binary} serve --config {self.folder / 'node.toml'}"
         self.run(["sh", "-c", serve])
-
-    def is_ready(self):
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/readyz", timeout=5) as answer:
-                return answer.status == 200
-        except (OSError, urllib.error.HTTPError):
-            return False
 
 
 def wait_until(condition, seconds, what, every=0.05):
