@@ -105,13 +105,14 @@ class Worker(threading.Thread):
 
 
 class Writer(Worker):
-    """One idempotent producer on some partitions, at a steady rate with bursts."""
+    """One idempotent producer on some partitions, in bursts: at a steady rate, or somewhat above it."""
 
-    def __init__(self, address, ledgers, rate, seed, findings, **options):
+    def __init__(self, address, ledgers, rate, seed, findings, is_steady=False, **options):
         super().__init__(f"writer of {ledgers[0]} and others", findings)
         self.producer = idempotent_producer(address, **options)
         self.ledgers = ledgers
         self.rate = rate
+        self.is_steady = is_steady
         self.rng = random.Random(seed)
 
     def delivered(self, ledger, number, error, message):
@@ -142,6 +143,10 @@ class Writer(Worker):
             ahead = count / self.rate - (time.monotonic() - begun)
             if ahead > 0:
                 self.producer.poll(min(ahead, 0.05))
+            # Each poll ends with what it serves: only who is steady waits for the moment.
+            while self.is_steady and ahead > 0 and not self.ended.is_set():
+                ahead = count / self.rate - (time.monotonic() - begun)
+                self.producer.poll(max(min(ahead, 0.05), 0))
 
     def flush(self, seconds):
         """How many are still not acknowledged."""
@@ -333,12 +338,12 @@ class Lives(Worker):
 class Load:
     """All of it."""
 
-    def __init__(self, address, seed, findings, rate=2000):
+    def __init__(self, address, seed, findings, rate=2000, is_steady=False):
         self.address = address
         self.findings = findings
         self.ledgers = [Ledger(topic, part) for topic, (parts, _) in TOPICS.items() for part in range(parts)]
         self.writers = [
-            Writer(address, self.of(*topics), rate / len(PRODUCERS), seed + index, findings, **options)
+            Writer(address, self.of(*topics), rate / len(PRODUCERS), seed + index, findings, is_steady, **options)
             for index, (topics, options) in enumerate(zip(PRODUCERS, [{}, {"compression.type": "lz4"}]))
         ]
         self.follower = Follower(address, self.ledgers, findings)

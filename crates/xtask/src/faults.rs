@@ -3,6 +3,8 @@
 //! **Owns** what is built and started. **Does not own** what is done and checked: that is `tests/faults`, with librdkafka as the
 //! client, and the program `fault-node`, which is the product's node over layers that end it.
 
+mod bucket;
+
 use std::{path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result, bail};
@@ -15,6 +17,8 @@ use crate::{clients, process};
 pub enum Faults {
     /// Kills a node at named operations and at random moments while clients work, then looks for what was lost.
     Kill(Kill),
+    /// Has the bucket misbehave in every way that is known while clients work, then looks for what was lost.
+    Bucket(bucket::Bucket),
     /// Shows that the kill campaign sees deliberate mistakes: it must go red with each.
     Prove(Prove),
 }
@@ -71,17 +75,19 @@ const UNREADABLE: &str = "nothing is read any more";
 pub fn run(faults: &Faults) -> Result<()> {
     match faults {
         Faults::Kill(options) => kill(options),
+        Faults::Bucket(options) => bucket::run(options),
         Faults::Prove(options) => prove(options),
     }
 }
 
-/// The stage of `cargo xtask verify`: the campaign, and that it sees the mistake which it is there for.
+/// The stage of `cargo xtask verify`: the campaigns, and that the first sees the mistake which it is there for.
 ///
 /// # Errors
 /// As [`run`].
 pub fn verify() -> Result<()> {
     prove(&Prove { mistakes: vec!["ack-before-write".to_owned()], seed: 1 })?;
-    kill(&Kill { kills: VERIFY_KILLS, seed: 1, folder: None })
+    kill(&Kill { kills: VERIFY_KILLS, seed: 1, folder: None })?;
+    bucket::verify()
 }
 
 fn kill(options: &Kill) -> Result<()> {
