@@ -5,6 +5,7 @@
 
 mod check;
 mod init;
+mod words;
 
 pub use check::{BucketReport, Check, CheckStatus, bucket_check};
 pub use init::{InitError, InitReport, bucket_init};

@@ -349,7 +349,7 @@ impl ObjectClient {
                 Ok(()) => {}
                 Err(Ended::Gave(failure)) => return Err(DeleteError::Retriable(failure)),
                 Err(Ended::Refused(refusal)) => return Err(DeleteError::Refused(refusal)),
-                Err(Ended::WrongAnswer(reason)) => return Err(DeleteError::Retriable(one_try(key, reason))),
+                Err(Ended::WrongAnswer(failure)) => return Err(DeleteError::Retriable(failure)),
             }
         }
     }
@@ -490,7 +490,7 @@ pub(crate) fn modified(meta: &ObjectMeta) -> Timestamp {
 }
 
 fn wrong_answer(key: &str, reason: &str) -> GetError {
-    GetError::Corrupt { key: key.to_owned(), what: Corruption::WrongAnswer(reason.to_owned()) }
+    GetError::Retriable(one_try(key, reason.to_owned()))
 }
 
 pub(crate) fn one_try(key: &str, reason: String) -> Failure {

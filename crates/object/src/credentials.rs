@@ -207,7 +207,10 @@ impl ChainCredentials {
     /// The SDK answers with the keys of last time where instance metadata is away. Those that the store called expired are no
     /// new ones; keys without an expiry are a person's to change, and a refusal of them is to be told as one.
     fn checked(&self, held: Option<&Held>, issued: Held) -> Result<Held, CredentialFailure> {
-        let is_old = held.is_some_and(|held| held.keys.key_id == issued.keys.key_id);
+        // An issuer may give one id again, with another token.
+        let is_old = held.is_some_and(|held| {
+            (&held.keys.key_id, &held.keys.token) == (&issued.keys.key_id, &issued.keys.token)
+        });
         if is_old && issued.expires.is_some() && self.lock().refused == Some(Refused::Surely) {
             let reason = "the issuer has no others".to_owned();
             return Err(CredentialFailure { is_final: false, reason });
@@ -299,6 +302,8 @@ mod tests {
         issued: Arc<AtomicU64>,
         down: Arc<AtomicBool>,
         hangs: Arc<AtomicBool>,
+        /// All keys have one id, and differ in their tokens.
+        lends: Arc<AtomicBool>,
         expires: Timestamp,
     }
 
@@ -311,10 +316,11 @@ mod tests {
                 Err(CredentialFailure { is_final: false, reason: "the issuer is down".to_owned() })
             } else {
                 let number = self.issued.fetch_add(1, Ordering::Relaxed) + 1;
+                let lends = self.lends.load(Ordering::Relaxed);
                 let keys = AwsCredential {
-                    key_id: format!("key-{number}"),
+                    key_id: if lends { "lent".to_owned() } else { format!("key-{number}") },
                     secret_key: "s".to_owned(),
-                    token: None,
+                    token: lends.then(|| format!("token-{number}")),
                 };
                 Ok(Held { keys: Arc::new(keys), expires: Some(self.expires) })
             };
@@ -325,8 +331,13 @@ mod tests {
     fn chain(clock: &VirtualClock, lifetime: Duration) -> (Counting, ChainCredentials) {
         let lifetime = u64::try_from(lifetime.as_millis()).unwrap();
         let expires = Timestamp::from_millis(clock.wall().as_millis() + lifetime);
-        let issuer =
-            Counting { issued: Arc::default(), down: Arc::default(), hangs: Arc::default(), expires };
+        let issuer = Counting {
+            issued: Arc::default(),
+            down: Arc::default(),
+            hangs: Arc::default(),
+            lends: Arc::default(),
+            expires,
+        };
         (issuer.clone(), ChainCredentials::new(issuer, Arc::new(clock.clone()), &Registry::new()))
     }
 
@@ -414,6 +425,25 @@ mod tests {
             assert!(!failure.is_final);
             clock.advance(CREDENTIALS_RETRY);
             assert_eq!(chain.current().await.unwrap().key_id, "key-2");
+        });
+    }
+
+    // C22: one that lends a store's own keys tells them apart by their tokens.
+    #[test]
+    fn keys_of_one_id_with_another_token_are_a_renewal() {
+        on_virtual_time(|clock| async move {
+            let (issuer, chain) = chain(&clock, Duration::from_secs(3600));
+            issuer.lends.store(true, Ordering::Relaxed);
+            assert_eq!(chain.current().await.unwrap().token.as_deref(), Some("token-1"));
+            chain.refused(clock.monotonic(), true);
+            let keys = chain.current().await.unwrap();
+            assert_eq!((keys.key_id.as_str(), keys.token.as_deref()), ("lent", Some("token-2")));
+            // The same token again is none.
+            issuer.issued.store(1, Ordering::Relaxed);
+            clock.advance(CREDENTIALS_RETRY);
+            chain.refused(clock.monotonic(), true);
+            let failure = chain.current().await.unwrap_err();
+            assert!(failure.reason.ends_with("the issuer has no others"), "{}", failure.reason);
         });
     }
 

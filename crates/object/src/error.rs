@@ -78,9 +78,9 @@ pub enum Corruption {
         /// Its length as the caller knows it.
         object_bytes: u64,
     },
-    /// The store answered other than was asked, again and again.
-    #[error("the store does not answer what it is asked: {0}")]
-    WrongAnswer(String),
+    /// It is shorter than the range that was asked for.
+    #[error("it is shorter than the range that was asked for")]
+    Shorter,
 }
 
 /// Why a store could not be opened.

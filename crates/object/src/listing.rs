@@ -61,7 +61,8 @@ impl ObjectClient {
                 Ok(()) => {}
                 Err(Ended::Gave(failure)) => return Err(ListError::Retriable(failure)),
                 Err(Ended::Refused(refusal)) => return Err(ListError::Refused(refusal)),
-                Err(Ended::WrongAnswer(reason)) => {
+                Err(Ended::WrongAnswer(failure)) => {
+                    let reason = failure.reason;
                     return Err(ListError::Untrustworthy { prefix: prefix.to_owned(), reason });
                 }
             }

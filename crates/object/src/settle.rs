@@ -102,8 +102,7 @@ impl ObjectClient {
     ) -> Result<PutReceipt, PutError> {
         let failure = match ended {
             Ended::Refused(refusal) => return Err(PutError::Refused(refusal)),
-            Ended::Gave(failure) => failure,
-            Ended::WrongAnswer(reason) => one_try(key, reason),
+            Ended::Gave(failure) | Ended::WrongAnswer(failure) => failure,
         };
         if !may_have_happened {
             return Err(PutError::Retriable(failure));
@@ -161,7 +160,7 @@ impl ObjectClient {
                     return Err(PutMatchError::Retriable(failure));
                 }
                 Err(Ended::Gave(failure)) => return Err(PutMatchError::Unknown(failure)),
-                Err(Ended::WrongAnswer(reason)) => return Err(PutMatchError::Unknown(one_try(key, reason))),
+                Err(Ended::WrongAnswer(failure)) => return Err(PutMatchError::Unknown(failure)),
             }
         }
     }

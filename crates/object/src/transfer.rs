@@ -62,7 +62,8 @@ impl TryError {
 pub(crate) enum Ended {
     Gave(Failure),
     Refused(Refusal),
-    WrongAnswer(String),
+    /// It answers other than it is asked, again and again.
+    WrongAnswer(Failure),
 }
 
 /// Reads an error of `object_store`, with the status that was seen below it.
@@ -102,7 +103,7 @@ pub(crate) fn classify(error: &object_store::Error, status: Option<u16>) -> TryE
     }
 }
 
-fn classify_status(status: u16, code: String, reason: String) -> TryError {
+pub(crate) fn classify_status(status: u16, code: String, reason: String) -> TryError {
     let refused = |advice| TryError::Refused { reason: reason.clone(), advice };
     match (status, code.as_str()) {
         (200..=299, _) => TryError::WrongAnswer(reason),
@@ -116,6 +117,7 @@ fn classify_status(status: u16, code: String, reason: String) -> TryError {
             "SlowDown" | "ServiceUnavailable" | "Throttling" | "RequestLimitExceeded" | "TooManyRequests",
         ) => TryError::Throttled(reason),
         (_, "NoSuchBucket") => no_bucket(reason),
+        (_, "InvalidBucketName") => refused(BUCKET_NAME_ADVICE),
         (_, "RequestTimeTooSkewed") => refused("the clock of this machine is wrong: synchronise it"),
         (_, "InvalidAccessKeyId" | "XAdminUserNotFound") => refused(UNKNOWN_KEY_ADVICE),
         (_, "SignatureDoesNotMatch") => {
@@ -140,6 +142,9 @@ fn classify_status(status: u16, code: String, reason: String) -> TryError {
         _ => refused("the store does not accept this request"),
     }
 }
+
+const BUCKET_NAME_ADVICE: &str = "no bucket can have this name: 3 to 63 lowercase letters, digits and hyphens, with a letter or digit \
+                                  at both ends";
 
 const CHECKSUM_ADVICE: &str =
     "the store refuses checksums of newer clients: set the store's checksum mode to none";
@@ -371,7 +376,9 @@ impl<'a> Tries<'a> {
                 self.may_have_happened = true;
                 self.wrong_answers += 1;
                 if self.wrong_answers >= WRONG_ANSWERS_MAX {
-                    return Err(Ended::WrongAnswer(reason));
+                    return Err(Ended::WrongAnswer(
+                        self.failure(format!("{}: {reason}", OutageCause::WrongAnswers)),
+                    ));
                 }
                 (reason, false)
             }
@@ -405,7 +412,11 @@ impl<'a> Tries<'a> {
     }
 
     fn gave(&self, reason: String) -> Ended {
-        Ended::Gave(Failure { key: self.key.clone(), tries: self.count, reason })
+        Ended::Gave(self.failure(reason))
+    }
+
+    fn failure(&self, reason: String) -> Failure {
+        Failure { key: self.key.clone(), tries: self.count, reason }
     }
 
     fn refused(&self, reason: String, advice: &str) -> Ended {

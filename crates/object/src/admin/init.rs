@@ -3,7 +3,6 @@
 use aws_sdk_s3::{
     Client,
     config::{BehaviorVersion, Builder, Region, RequestChecksumCalculation, ResponseChecksumValidation},
-    error::{ProvideErrorMetadata, SdkError},
     types::{
         AbortIncompleteMultipartUpload, BucketLifecycleConfiguration, BucketLocationConstraint,
         CreateBucketConfiguration, ExpirationStatus, LifecycleRule, LifecycleRuleFilter,
@@ -11,8 +10,8 @@ use aws_sdk_s3::{
 };
 use serde::Serialize;
 
-use super::{Check, CheckStatus};
-use crate::{ChecksumMode, StoreKind, StoreOptions, StoreUrl, backing::S3Settings, credentials::error_chain};
+use super::{Check, CheckStatus, words};
+use crate::{ChecksumMode, StoreKind, StoreOptions, StoreUrl, backing::S3Settings};
 
 /// The id of our lifecycle rule.
 const RULE_ID: &str = "tidelog-abort-incomplete-multipart-uploads";
@@ -40,7 +39,9 @@ pub enum InitError {
         scheme: &'static str,
     },
     /// The name is taken by another account.
-    #[error("the bucket `{bucket}` belongs to another account: choose another name")]
+    #[error(
+        "the bucket `{bucket}` belongs to another account, or these credentials have no right to it: choose another name"
+    )]
     Taken {
         /// The bucket.
         bucket: String,
@@ -112,14 +113,8 @@ pub(super) fn s3_client(settings: &S3Settings, options: &StoreOptions) -> Client
 }
 
 async fn create_bucket(client: &Client, settings: &S3Settings, bucket: &str) -> Result<bool, InitError> {
-    let failed = |reason| InitError::Failed { bucket: bucket.to_owned(), reason };
-    match client.head_bucket().bucket(bucket).send().await {
-        Ok(_) => return Ok(false),
-        Err(error) => match status_of(&error) {
-            Some(404) => {}
-            Some(403) => return Err(InitError::Taken { bucket: bucket.to_owned() }),
-            _ => return Err(failed(error_chain(&error))),
-        },
+    if exists(client, bucket).await? {
+        return Ok(false);
     }
     let mut request = client.create_bucket().bucket(bucket);
     // Amazon's first region must not be named; other stores ignore or accept what is.
@@ -131,10 +126,32 @@ async fn create_bucket(client: &Client, settings: &S3Settings, bucket: &str) -> 
     }
     match request.send().await {
         Ok(_) => Ok(true),
-        Err(error) => match error.code() {
+        Err(error) => match words::code(&error) {
             Some("BucketAlreadyOwnedByYou") => Ok(false),
             Some("BucketAlreadyExists") => Err(InitError::Taken { bucket: bucket.to_owned() }),
-            _ => Err(failed(error_chain(&error))),
+            _ => Err(InitError::Failed { bucket: bucket.to_owned(), reason: words::words(&error) }),
+        },
+    }
+}
+
+/// Whether the bucket is there and may be used. An answer to HEAD has no words: where it is a refusal, a listing is asked for
+/// them, since keys that nobody knows look like the bucket of another account.
+async fn exists(client: &Client, bucket: &str) -> Result<bool, InitError> {
+    let failed = |reason| InitError::Failed { bucket: bucket.to_owned(), reason };
+    match client.head_bucket().bucket(bucket).send().await {
+        Ok(_) => return Ok(true),
+        Err(error) => match words::status(&error) {
+            Some(404) => return Ok(false),
+            Some(400..=499) => {}
+            _ => return Err(failed(words::words(&error))),
+        },
+    }
+    match client.list_objects_v2().bucket(bucket).max_keys(1).send().await {
+        Ok(_) => Ok(true),
+        Err(error) => match words::code(&error) {
+            Some("NoSuchBucket") => Ok(false),
+            Some("AccessDenied" | "AllAccessDisabled") => Err(InitError::Taken { bucket: bucket.to_owned() }),
+            _ => Err(failed(words::words(&error))),
         },
     }
 }
@@ -167,7 +184,7 @@ async fn set_lifecycle(client: &Client, url: &StoreUrl) -> Check {
         client.put_bucket_lifecycle_configuration().bucket(url.bucket()).lifecycle_configuration(config);
     match request.send().await {
         Ok(_) => Check::ok("lifecycle", "the rule that aborts stale multipart uploads after a day is set"),
-        Err(error) => no_lifecycle(&error_chain(&error)),
+        Err(error) => no_lifecycle(&words::words(&error)),
     }
 }
 
@@ -175,8 +192,8 @@ async fn set_lifecycle(client: &Client, url: &StoreUrl) -> Check {
 pub(super) async fn rules_of(client: &Client, bucket: &str) -> Result<Vec<LifecycleRule>, String> {
     match client.get_bucket_lifecycle_configuration().bucket(bucket).send().await {
         Ok(found) => Ok(found.rules.unwrap_or_default()),
-        Err(error) if error.code() == Some("NoSuchLifecycleConfiguration") => Ok(Vec::new()),
-        Err(error) => Err(error_chain(&error)),
+        Err(error) if words::code(&error) == Some("NoSuchLifecycleConfiguration") => Ok(Vec::new()),
+        Err(error) => Err(words::words(&error)),
     }
 }
 
@@ -224,8 +241,4 @@ fn prefix_of(rule: &LifecycleRule) -> Option<&str> {
     }
     let both = filter.and.as_ref().and_then(|and| and.prefix.as_deref());
     Some(filter.prefix.as_deref().or(both).unwrap_or(""))
-}
-
-fn status_of<E>(error: &SdkError<E>) -> Option<u16> {
-    error.raw_response().map(|response| response.status().as_u16())
 }

@@ -176,17 +176,14 @@ impl Inner {
             TryError::NotFound => return Err(GetError::NotFound { key: key() }),
             TryError::Corrupt(what) => return Err(GetError::Corrupt { key: key(), what }),
             TryError::OutOfRange => {
-                let reason = "it is shorter than the range that was asked for".to_owned();
-                return Err(GetError::Corrupt { key: key(), what: Corruption::WrongAnswer(reason) });
+                return Err(GetError::Corrupt { key: key(), what: Corruption::Shorter });
             }
             _ => {}
         }
         tries.after(error).await.map_err(|ended| match ended {
-            Ended::Gave(failure) => GetError::Retriable(failure),
+            // Whatever answers so, a proxy or the store, it says nothing of the object, and passes with its cause.
+            Ended::Gave(failure) | Ended::WrongAnswer(failure) => GetError::Retriable(failure),
             Ended::Refused(refusal) => GetError::Refused(refusal),
-            Ended::WrongAnswer(reason) => {
-                GetError::Corrupt { key: key(), what: Corruption::WrongAnswer(reason) }
-            }
         })
     }
 }

@@ -184,7 +184,11 @@ fn wrong_answers_and_refused_renewals_end_early() {
         }
         assert_eq!(
             tries.after(TryError::WrongAnswer("200".to_owned())).await,
-            Err(Ended::WrongAnswer("200".to_owned()))
+            Err(Ended::WrongAnswer(Failure {
+                key: "k".to_owned(),
+                tries: WRONG_ANSWERS_MAX,
+                reason: "it answers other than it is asked: 200".to_owned(),
+            }))
         );
         assert_eq!(tries.after(TryError::Expired("old".to_owned())).await, Ok(()));
         assert!(matches!(tries.after(TryError::Expired("old".to_owned())).await, Err(Ended::Refused(_))));

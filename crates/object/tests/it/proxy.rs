@@ -226,8 +226,25 @@ async fn a_whole_object_in_place_of_a_range_is_never_taken() {
     rig.proxy.clear_log();
     rig.proxy.add(Rule::always("GET", Fault::IgnoreRange));
     let error = rig.client.get_range("a", 5..9_000, known(10_000)).await.unwrap_err();
-    assert!(matches!(error, GetError::Corrupt { what: Corruption::WrongAnswer(_), .. }), "{error:?}");
-    assert_eq!(rig.proxy.count("GET", "/a"), 4);
+    let GetError::Retriable(failure) = error else { panic!("{error:?}") };
+    assert!(failure.reason.starts_with("it answers other than it is asked"), "{failure}");
+    assert_eq!((rig.proxy.count("GET", "/a"), failure.tries), (4, 4));
+}
+
+#[tokio::test]
+async fn a_server_that_listens_no_more_is_asked_until_it_does() {
+    let rig = rig().await;
+    rig.client.put_new("a", vec![Bytes::from(pattern(100))]).await.unwrap();
+    rig.proxy.shut();
+    let reading = rig.client.get("a", 100);
+    let opening = async {
+        while rig.client.health().failures().is_none() {
+            tokio::task::yield_now().await;
+        }
+        rig.proxy.listen_again().await.unwrap();
+    };
+    let (read, ()) = tokio::join!(reading, opening);
+    assert!(read.unwrap().bytes == pattern(100));
 }
 
 #[tokio::test]

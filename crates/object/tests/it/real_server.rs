@@ -74,3 +74,11 @@ async fn a_real_server_refuses_unknown_keys_and_wrong_secrets_for_good() {
         refuses(&endpoint, &bucket, StoreOptions { credentials, ..options.clone() }, advice).await;
     }
 }
+
+#[tokio::test]
+async fn a_name_that_no_bucket_can_have_is_told_as_one() {
+    let Some(endpoint) = endpoint() else { return };
+    let options = StoreOptions { endpoint: Some(endpoint), credentials: None, ..support::options() };
+    let error = bucket_init(&"s3://-no-name-".parse().unwrap(), &options).await.unwrap_err().to_string();
+    assert!(error.contains("no bucket can have this name"), "{error}");
+}

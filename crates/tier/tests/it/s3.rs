@@ -339,15 +339,10 @@ async fn a_cold_read_meets(fault: Fault, passing: u32, is_told: fn(&ColdError) -
     cold.fails_alone(is_told).await;
 }
 
-/// A store that answers other than it is asked: whichever is known first, that it is away or that the object cannot be had.
-fn is_refused(error: &ColdError) -> bool {
-    is_damaged(error) || is_unavailable(error)
-}
-
-// B101
+// B101: a store that answers other than it is asked says nothing of the object: it is away, and no copy is called damaged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_range_than_the_one_asked_for_is_not_served() {
-    a_cold_read_meets(Fault::OtherRange(100), 2, is_refused).await;
+    a_cold_read_meets(Fault::OtherRange(100), 2, is_unavailable).await;
 }
 
 // B101: a store that lies about it is found out by the checksums.
@@ -356,10 +351,18 @@ async fn another_range_under_the_right_name_is_not_served() {
     a_cold_read_meets(Fault::LyingRange(100), 1, is_damaged).await;
 }
 
-// B101
+// B101: the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_whole_object_for_a_range_is_not_served() {
-    a_cold_read_meets(Fault::IgnoreRange, 2, is_refused).await;
+    a_cold_read_meets(Fault::IgnoreRange, 2, is_unavailable).await;
+}
+
+// B101: the same where the request was right and its answer is changed on the way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_is_another_range_on_its_way_is_not_served() {
+    a_cold_read_meets(Fault::MovedAnswer(100), 2, is_unavailable).await;
+    a_cold_read_meets(Fault::WholeAnswer, 2, is_unavailable).await;
+    a_cold_read_meets(Fault::LyingAnswer(100), 1, is_damaged).await;
 }
 
 // B101
@@ -485,8 +488,8 @@ async fn an_object_deleted_under_its_reader_sends_it_to_a_newer_manifest() {
     cold.beside.replay(&cold.rig, 0, MIB).await;
 }
 
-// The same before a real server, where `TIDELOG_TEST_S3_ENDPOINT` names one. It checks signatures, which cover the range, so
-// that no proxy can have it answer another one.
+// The same before a real server, where `TIDELOG_TEST_S3_ENDPOINT` names one. It checks signatures, which cover the range: its
+// answers are changed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_real_server_behind_faults_holds_and_gives_what_was_written() {
     for (fault, count) in [
@@ -505,6 +508,9 @@ async fn a_real_server_behind_faults_holds_and_gives_what_was_written() {
         (Fault::Status(503, "SlowDown"), 2),
         (Fault::CutBody(300_000), 2),
         (Fault::WrongByte(50_000), 1),
+        (Fault::MovedAnswer(100), 2),
+        (Fault::LyingAnswer(100), 1),
+        (Fault::WholeAnswer, 2),
         (Fault::AnswerHeader("etag", "\"another\"".to_owned()), 1),
         (Fault::Silence, 1),
     ] {
