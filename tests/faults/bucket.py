@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import check
 from bucket_faults import HANGING, IDENTITY, KINDS, Kind, Proxy
-from fault_node import SETTINGS, START_SECONDS_MAX, Node, end_with_parent, wait_until
+from fault_node import ORPHAN_AGE_SECONDS, SETTINGS, START_SECONDS_MAX, Node, end_with_parent, wait_until
 from ledger import Findings
 from load import Load, Worker, client
 from raw_fetch import Message, RawClient
@@ -52,9 +52,10 @@ STORAGE_ERROR = 56
 class BucketNode(Node):
     """The shipped program on the store behind the proxy, with keys that are issued for its web identity."""
 
-    def __init__(self, binary, folder, store, objects, proxy):
+    def __init__(self, binary, folder, store, objects, proxy, orphan_age_seconds):
         settings = {
             **SETTINGS,
+            "tier.orphan.age.ms": str(int(orphan_age_seconds * 1000)),
             "log.segment.bytes": "131072",
             "log.local.retention.ms": "1500",
             "tier.upload.max.lag.ms": "1000",
@@ -174,8 +175,10 @@ class Campaign:
         self.findings = Findings()
         folder = arguments.folder
         folder.mkdir(parents=True, exist_ok=True)
+        # An upload that is older is fenced and begun anew: where the bucket is away for longer than a moment it must live on.
+        self.orphan_age = ORPHAN_AGE_SECONDS if arguments.seconds < 120 else 25.0
         self.proxy = Proxy(arguments.proxy, arguments.endpoint, folder)
-        self.node = BucketNode(arguments.binary, folder, arguments.store, arguments.objects, self.proxy)
+        self.node = BucketNode(arguments.binary, folder, arguments.store, arguments.objects, self.proxy, self.orphan_age)
         self.load = Load(self.node.address, arguments.seed, self.findings, arguments.rate, is_steady=True)
         self.probe = None
         self.samples = folder / "probe.txt"
@@ -239,9 +242,12 @@ class Campaign:
         """Lists of kinds: one list's come one after another, and then all must heal."""
         kinds, whole = KINDS[:], self.arguments.seconds >= 120
         if not whole:
-            # What hangs comes first, and everything else while it does.
+            # What hangs holds the uploads that it meets for 20 s: what writes meet comes before the one that meets all of them,
+            # and what reads meet comes meanwhile.
             self.rng.shuffle(kinds)
-            yield [*HANGING[::-1], *kinds, self.several()]
+            writes = [kind for kind in kinds if kind.scope == "put"]
+            rest = [kind for kind in kinds if kind.scope != "put"]
+            yield [*HANGING[:0:-1], *writes, self.several(), HANGING[0], *rest]
             yield [THROTTLED_START]
             return
         first = [*kinds, *HANGING, THROTTLED_START]
@@ -435,7 +441,7 @@ class Campaign:
             if not last.startswith("done"):
                 self.findings.add(f"the probe: {last}")
         if not self.findings:
-            counted = check.all_of_it(self.node, self.load)
+            counted = check.all_of_it(self.node, self.load, self.orphan_age)
         if not self.findings:
             counted["bucket_check"] = self.bucket_check()
             code = self.node.stop()

@@ -160,9 +160,9 @@ def unnamed(node):
     return left
 
 
-def no_orphan_outlives_its_age(node, findings):
+def no_orphan_outlives_its_age(node, findings, age_seconds):
     """What nobody names goes within the orphan age, the sweep's period and the grace of deletions."""
-    seconds = 2.5 * ORPHAN_AGE_SECONDS + GRACE_SECONDS + 10
+    seconds = 2.5 * age_seconds + GRACE_SECONDS + 10
     try:
         wait_until(lambda: unnamed(node) == [], seconds, "everything in the bucket is named", every=0.5)
     except TimeoutError as error:
@@ -183,7 +183,7 @@ def local_folders_are_of_living_partitions(node, findings):
                 findings.add(f"{left} was left in the making")
 
 
-def all_of_it(node, load):
+def all_of_it(node, load, orphan_age_seconds=ORPHAN_AGE_SECONDS):
     """Every check, in order. Gives what was counted."""
     findings, counted = load.findings, {}
     counted["read_hot"] = every_acknowledged_record_is_there_once_in_order(node, load, "hot")
@@ -194,7 +194,7 @@ def all_of_it(node, load):
     counted["read_cold"] = every_acknowledged_record_is_there_once_in_order(node, load, "cold")
     manifests_are_contiguous(node, findings)
     counted["objects_named"] = nothing_named_is_missing(node, findings)
-    no_orphan_outlives_its_age(node, findings)
+    no_orphan_outlives_its_age(node, findings, orphan_age_seconds)
     nothing_named_is_missing(node, findings)
     local_folders_are_of_living_partitions(node, findings)
     return counted

@@ -23,7 +23,6 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::TokioIo;
-use object_store::aws::AwsCredential;
 use tidelog_runtime::{Clock, Supervisor, SystemClock};
 use tokio::net::TcpListener;
 
@@ -59,10 +58,8 @@ struct State {
     manners: Mutex<IssuerManners>,
     /// The web identity token that is accepted.
     identity: Mutex<String>,
-    /// Ends of the keys by their tokens' ids, in milliseconds since 1970.
+    /// Ends of the keys, in milliseconds since 1970.
     issued: Mutex<BTreeMap<String, u64>>,
-    /// What every key is, without its token, where they are those of a server that knows no others.
-    lent: Option<AwsCredential>,
     refusals: AtomicU64,
     clock: SystemClock,
 }
@@ -90,28 +87,6 @@ impl KeyIssuer {
     /// # Errors
     /// Where no port can be had.
     pub async fn start(supervisor: &Supervisor, lifetime: Duration) -> io::Result<Self> {
-        Self::start_with(supervisor, lifetime, None).await
-    }
-
-    /// As [`KeyIssuer::start`]; all keys have the id and secret that are lent, a server's own, and differ in their tokens.
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn start_lending(
-        supervisor: &Supervisor,
-        lifetime: Duration,
-        id: &str,
-        secret: &str,
-    ) -> io::Result<Self> {
-        let lent = AwsCredential { key_id: id.to_owned(), secret_key: secret.to_owned(), token: None };
-        Self::start_with(supervisor, lifetime, Some(lent)).await
-    }
-
-    async fn start_with(
-        supervisor: &Supervisor,
-        lifetime: Duration,
-        lent: Option<AwsCredential>,
-    ) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let state = Arc::new(State {
@@ -119,7 +94,6 @@ impl KeyIssuer {
             manners: Mutex::new(IssuerManners::Issues),
             identity: Mutex::default(),
             issued: Mutex::default(),
-            lent,
             refusals: AtomicU64::new(0),
             clock: SystemClock::new(),
         });
@@ -180,19 +154,10 @@ impl KeyIssuer {
         self.state.refusals.load(Ordering::Relaxed)
     }
 
-    /// The server's own keys that are lent, if any are.
-    pub(crate) fn lent(&self) -> Option<AwsCredential> {
-        let lent = self.state.lent.as_ref()?;
-        Some(AwsCredential { key_id: lent.key_id.clone(), secret_key: lent.secret_key.clone(), token: None })
-    }
-
     pub(crate) fn state_of(&self, id: &str, token: &str) -> KeyState {
-        // Where keys are lent, only their tokens differ.
-        let lent = self.state.lent.as_ref().map(|lent| lent.key_id.as_str());
-        let number = if lent == Some(id) { token.strip_prefix(TOKEN_OF).unwrap_or("") } else { id };
-        let end = lock(&self.state.issued).get(number).copied();
+        let end = lock(&self.state.issued).get(id).copied();
         match end {
-            Some(_) if token != session_token(number) => KeyState::Unknown,
+            Some(_) if token != session_token(id) => KeyState::Unknown,
             Some(end) if self.state.clock.wall().as_millis() < end => KeyState::Alive,
             Some(_) => {
                 self.state.refusals.fetch_add(1, Ordering::Relaxed);
@@ -203,20 +168,8 @@ impl KeyIssuer {
     }
 }
 
-/// What tokens begin with.
-const TOKEN_OF: &str = "token-of-";
-
 fn session_token(id: &str) -> String {
-    format!("{TOKEN_OF}{id}")
-}
-
-/// Keys as they are given out.
-struct Issued {
-    id: String,
-    secret: String,
-    token: String,
-    /// As the answers write it.
-    end: String,
+    format!("token-of-{id}")
 }
 
 impl State {
@@ -253,10 +206,11 @@ impl State {
         match what.strip_prefix("meta-data/iam/security-credentials/") {
             Some("") => plain(200, ROLE),
             Some(ROLE) => {
-                let Issued { id, secret, token, end } = self.issue();
+                let (id, end) = self.issue();
+                let token = session_token(&id);
                 let document = serde_json::json!({
                     "Code": "Success", "Type": "AWS-HMAC", "LastUpdated": "2026-01-01T00:00:00Z",
-                    "AccessKeyId": id, "SecretAccessKey": secret, "Token": token, "Expiration": end,
+                    "AccessKeyId": id, "SecretAccessKey": "secret", "Token": token, "Expiration": end,
                 });
                 plain(200, &document.to_string())
             }
@@ -272,14 +226,15 @@ impl State {
         if query_value(form, "WebIdentityToken") != Some(identity) {
             return plain(400, &sts_error("InvalidIdentityToken"));
         }
-        let Issued { id, secret, token, end } = self.issue();
+        let (id, end) = self.issue();
+        let token = session_token(&id);
         plain(
             200,
             &format!(
                 "<AssumeRoleWithWebIdentityResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\">\
                  <AssumeRoleWithWebIdentityResult><AssumedRoleUser><AssumedRoleId>AROA:{ROLE}</AssumedRoleId>\
                  <Arn>arn:aws:sts::1:assumed-role/{ROLE}/session</Arn></AssumedRoleUser><Credentials>\
-                 <AccessKeyId>{id}</AccessKeyId><SecretAccessKey>{secret}</SecretAccessKey>\
+                 <AccessKeyId>{id}</AccessKeyId><SecretAccessKey>secret</SecretAccessKey>\
                  <SessionToken>{token}</SessionToken><Expiration>{end}</Expiration></Credentials>\
                  </AssumeRoleWithWebIdentityResult><ResponseMetadata><RequestId>0</RequestId></ResponseMetadata>\
                  </AssumeRoleWithWebIdentityResponse>"
@@ -287,18 +242,14 @@ impl State {
         )
     }
 
-    fn issue(&self) -> Issued {
+    /// New keys: their id, and their end as the answers write it.
+    fn issue(&self) -> (String, String) {
         let lifetime = u64::try_from(lock(&self.lifetime).as_millis()).unwrap_or(u64::MAX);
         let end = self.clock.wall().as_millis().saturating_add(lifetime);
         let mut issued = lock(&self.issued);
-        let number = format!("ASIA{:04}", issued.len() + 1);
-        let token = session_token(&number);
-        issued.insert(number.clone(), end);
-        let (id, secret) = match &self.lent {
-            Some(lent) => (lent.key_id.clone(), lent.secret_key.clone()),
-            None => (number, "secret".to_owned()),
-        };
-        Issued { id, secret, token, end: iso_date(end) }
+        let id = format!("ASIA{:04}", issued.len() + 1);
+        issued.insert(id.clone(), end);
+        (id, iso_date(end))
     }
 }
 

@@ -17,6 +17,7 @@ use std::{
     time::Duration,
 };
 
+use object_store::aws::AwsCredential;
 use tidelog_runtime::{Supervisor, Task};
 use tokio::{
     io::BufReader,
@@ -148,6 +149,8 @@ struct Shared {
     log: Mutex<Log>,
     /// Whose keys are looked at.
     issuer: Mutex<Option<KeyIssuer>>,
+    /// What requests are signed with anew.
+    keys: Mutex<Option<Arc<AwsCredential>>>,
     /// When the link of [`Fault::SharedRate`] is free.
     link: Mutex<Option<Instant>>,
     /// Changes when all connections end.
@@ -240,10 +243,15 @@ impl S3Proxy {
         Ok(())
     }
 
-    /// Refuses keys of `issuer` that are past their end, and keys that are not its. Where it lends a server's own keys, what
-    /// passes is signed with these: the server knows no tokens.
+    /// Refuses keys of `issuer` that are past their end, and keys that are not its.
     pub fn look_at_keys_of(&self, issuer: &KeyIssuer) {
         *lock(&self.shared.issuer) = Some(issuer.clone());
+    }
+
+    /// Signs what passes with a server's own keys, whose it was before: the server knows no others, and no tokens.
+    pub fn sign_with(&self, id: &str, secret: &str) {
+        let keys = AwsCredential { key_id: id.to_owned(), secret_key: secret.to_owned(), token: None };
+        *lock(&self.shared.keys) = Some(Arc::new(keys));
     }
 
     /// Where it listens, as an endpoint.
@@ -296,9 +304,9 @@ async fn serve(shared: &Shared, client: TcpStream, upstream: SocketAddr) -> io::
     let mut server: Option<Server> = None;
     while let Some(mut head) = read_head(&mut client_read).await? {
         let (at, fault) = shared.note(&head);
-        let lent = lock(&shared.issuer).as_ref().and_then(KeyIssuer::lent);
-        if let Some(lent) = lent {
-            head = signed_anew(head, &lent);
+        let keys = lock(&shared.keys).clone();
+        if let Some(keys) = keys {
+            head = signed_anew(head, &keys);
         }
         let exchange = Exchange { shared, at, fault: fault.as_ref() };
         match exchange.run(head, &mut client_read, &mut client_write, &mut server, upstream).await? {

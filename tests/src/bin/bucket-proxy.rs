@@ -23,12 +23,12 @@ struct Options {
     /// Where the S3 server listens.
     #[arg(long)]
     upstream: SocketAddr,
-    /// The keys of that server, which are lent to whoever shows the web identity token.
+    /// The keys of that server, with which everything that passes is signed.
     #[arg(long, env = "AWS_ACCESS_KEY_ID")]
     access_key: String,
     #[arg(long, env = "AWS_SECRET_ACCESS_KEY")]
     secret_key: String,
-    /// The web identity token.
+    /// The web identity token for which keys are issued.
     #[arg(long)]
     identity: String,
     /// How long issued keys live.
@@ -165,10 +165,10 @@ fn run(options: &Options) -> Result<()> {
 async fn serve(options: &Options, supervisor: &Supervisor) -> Result<()> {
     let proxy = S3Proxy::start(supervisor, options.upstream).await.context("listen")?;
     let lifetime = Duration::from_secs(options.key_seconds);
-    let issuer =
-        KeyIssuer::start_lending(supervisor, lifetime, &options.access_key, &options.secret_key).await?;
+    let issuer = KeyIssuer::start(supervisor, lifetime).await?;
     issuer.accept_identity(&options.identity);
     proxy.look_at_keys_of(&issuer);
+    proxy.sign_with(&options.access_key, &options.secret_key);
     let orders = TcpListener::bind("127.0.0.1:0").await.context("listen for orders")?;
     let place = json!({
         "store": proxy.endpoint(), "orders": orders.local_addr()?.to_string(), "issuer": issuer.endpoint(),

@@ -40,7 +40,7 @@ fn signed(head: &Head, keys: &AwsCredential) -> Option<Request<HttpRequestBody>>
     }
     let digest = head.header("x-amz-content-sha256").and_then(bytes_of_hex);
     let signer = AwsAuthorizer::new(keys, "s3", REGION).with_sign_payload(digest.is_some());
-    signer.authorize(&mut request, digest.as_deref());
+    signer.try_authorize(&mut request, digest.as_deref()).ok()?;
     Some(request)
 }
 
