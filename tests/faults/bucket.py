@@ -97,7 +97,7 @@ class ColdReader(Worker):
         super().__init__("cold reader", campaign.findings)
         self.campaign = campaign
         self.rng = random.Random(seed)
-        self.raw = RawClient(campaign.node.address, 3 * STALL_SECONDS_MAX)
+        self.raw = RawClient(campaign.node.address, 3 * campaign.stall_max)
         # By span: counts of what came.
         self.came = collections.defaultdict(collections.Counter)
         self.hot_seconds = []
@@ -176,6 +176,8 @@ class Campaign:
         folder = arguments.folder
         folder.mkdir(parents=True, exist_ok=True)
         # An upload that is older is fenced and begun anew: where the bucket is away for longer than a moment it must live on.
+        self.patience = arguments.patience
+        self.stall_max = STALL_SECONDS_MAX * self.patience
         self.orphan_age = ORPHAN_AGE_SECONDS if arguments.seconds < 120 else 25.0
         self.proxy = Proxy(arguments.proxy, arguments.endpoint, folder)
         self.node = BucketNode(arguments.binary, folder, arguments.store, arguments.objects, self.proxy, self.orphan_age)
@@ -303,7 +305,8 @@ class Campaign:
         kind.begin(self.proxy, self.keep)
         self.wait(seconds)
         span.hit = self.proxy.told()
-        while kind.is_met and span.hit == 0 and time.monotonic() < span.begun + MEET_SECONDS_MAX and not self.findings:
+        meet_max = MEET_SECONDS_MAX * self.patience
+        while kind.is_met and span.hit == 0 and time.monotonic() < span.begun + meet_max and not self.findings:
             self.wait(0.1)
             span.hit = self.proxy.told()
         self.proxy.order("clear")
@@ -311,7 +314,7 @@ class Campaign:
         span.hit += self.proxy.told()
         self.begin_span("no fault")
         if kind.is_met and span.hit == 0 and not self.findings:
-            self.findings.add(f"no request met {kind.name} within {MEET_SECONDS_MAX} s")
+            self.findings.add(f"no request met {kind.name} within {meet_max} s")
         return span
 
     def wait(self, seconds):
@@ -324,7 +327,7 @@ class Campaign:
         """Waits until nothing tells of what was: the store is up, everything is in the bucket, cold reads are served."""
         begun, ends = time.monotonic(), self.ends()
         # One that hangs is alone in its step where its limit is looked at: the others would use up its time.
-        limit = HANG_SECONDS_MAX if step == [HANGING[2]] else HEAL_SECONDS_MAX
+        limit = (HANG_SECONDS_MAX if step == [HANGING[2]] else HEAL_SECONDS_MAX) * self.patience
         missing = {"the store is up", "everything is in the bucket", "cold reads are served"}
 
         def healed():
@@ -359,14 +362,14 @@ class Campaign:
         self.restarts.append((time.monotonic(), None))
         self.node.kill()
         begun = time.monotonic()
-        acknowledged = self.ends()
+        acknowledged, hot_max = self.ends(), HOT_START_SECONDS_MAX * self.patience
         self.node.start()
         try:
             hot = RawClient(self.node.address, 2)
-            wait_until(lambda: self.serves_hot(hot, acknowledged), HOT_START_SECONDS_MAX, "what is hot is served under 503")
+            wait_until(lambda: self.serves_hot(hot, acknowledged), hot_max, "what is hot is served under 503")
             span.hot_in = time.monotonic() - begun
             before = sum(self.ends().values())
-            wait_until(lambda: sum(self.ends().values()) > before, HOT_START_SECONDS_MAX, "records are acknowledged under 503")
+            wait_until(lambda: sum(self.ends().values()) > before, hot_max, "records are acknowledged under 503")
         except TimeoutError as error:
             self.findings.add(f"{error}: {self.node.log_tail()}")
         finally:
@@ -381,7 +384,7 @@ class Campaign:
         span.hit = self.proxy.told()
         self.begin_span("no fault")
         try:
-            wait_until(lambda: self.findings or self.node.is_ready(), START_SECONDS_MAX, "it is ready by itself")
+            wait_until(lambda: self.findings or self.node.is_ready(), START_SECONDS_MAX * self.patience, "it is ready by itself")
         except TimeoutError as error:
             self.findings.add(f"{error}: {self.node.log_tail()}")
         self.heal([span], [])
@@ -416,7 +419,7 @@ class Campaign:
         ids = {entry["topic"]: entry["topic_id"] for entry in status["topics"]}
         self.keep = f"keep-{ids['keep']}"
         # Until there is something cold to read.
-        wait_until(lambda: self.drained(self.ends()) or min(self.cold_below.values(), default=0) > 50, 30, "records are cold")
+        wait_until(lambda: self.drained(self.ends()) or min(self.cold_below.values(), default=0) > 50, 30 * self.patience, "records are cold")
         for reader in self.readers:
             reader.start()
         self.heal([], [])
@@ -521,7 +524,7 @@ class Campaign:
             f"{what} took {took:.1f} s at {at - self.spans[0].begun:.1f} s of the campaign, during {self.name_at(at)}"
             for what, found in samples.items()
             for at, took in found
-            if took > STALL_SECONDS_MAX
+            if took > self.stall_max
         ]
         spans = collections.defaultdict(list)
         for span in self.spans:
@@ -595,6 +598,7 @@ def main():
     parser.add_argument("--seconds", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rate", type=int, default=1000, help="records a second")
+    parser.add_argument("--patience", type=float, default=1.0, help="what limits of time are multiplied by")
     arguments = parser.parse_args()
     print(f"seed {arguments.seed}, {arguments.seconds} s, folder {arguments.folder}", flush=True)
     begun, counted = time.monotonic(), {}

@@ -22,6 +22,9 @@ pub struct Bucket {
     /// Records per second that are produced.
     #[arg(long, default_value_t = 1000)]
     rate: u32,
+    /// What limits of time are multiplied by, on a machine that has other work: the node's threads for the bucket give way to it.
+    #[arg(long, default_value_t = 1.0)]
+    patience: f32,
     /// Where the node's and the server's files go; kept where something was found.
     #[arg(long)]
     folder: Option<PathBuf>,
@@ -38,7 +41,7 @@ const BUCKET: &str = "tidelog-faults";
 /// # Errors
 /// When something was found.
 pub(super) fn verify() -> Result<()> {
-    run(&Bucket { seconds: VERIFY_SECONDS, seed: 1, rate: 1000, folder: None })
+    run(&Bucket { seconds: VERIFY_SECONDS, seed: 1, rate: 1000, patience: 1.0, folder: None })
 }
 
 /// Builds what is needed, starts the server and runs the campaign.
@@ -64,7 +67,7 @@ pub(super) fn run(options: &Bucket) -> Result<()> {
     campaign.arg("--objects").arg(server.join("objects").join(BUCKET).join(StoreKind::Versitygw.name()));
     campaign.arg("--folder").arg(folder.join("campaign"));
     campaign.args(["--seconds", &options.seconds.to_string(), "--seed", &options.seed.to_string()]);
-    campaign.args(["--rate", &options.rate.to_string()]);
+    campaign.args(["--rate", &options.rate.to_string(), "--patience", &options.patience.to_string()]);
     campaign.envs(store.environment.iter().map(|(name, value)| (name, value)));
     process::run(&mut campaign).with_context(|| format!("the files are in {}", folder.display()))?;
     drop(store);
