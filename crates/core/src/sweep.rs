@@ -172,14 +172,35 @@ impl TopicEmptiness {
     }
 }
 
-/// Items that may be carried out now, of each scope its first ones in order, as many as `limit`.
+/// Items that may be carried out now, `limit` at most, of each scope its first ones in order.
+///
+/// Scopes take turns, from the first one behind `after` on: each gives one item before any gives its second. So a scope
+/// whose items fail, however many there are, keeps no other from its turn; and where there are more scopes than `limit`, a
+/// caller that goes on behind the last scope of its last plan comes to each.
 #[must_use]
-pub fn plan_deletions(image: &MetadataImage, limit: usize) -> BTreeMap<DeletionScope, Vec<DeletionItem>> {
-    let mut plan: BTreeMap<DeletionScope, Vec<DeletionItem>> = BTreeMap::new();
-    for (scope, item) in image.ready_deletions(limit) {
-        plan.entry(scope).or_default().push(item);
+pub fn plan_deletions(
+    image: &MetadataImage,
+    limit: usize,
+    after: Option<DeletionScope>,
+) -> Vec<(DeletionScope, Vec<DeletionItem>)> {
+    let mut ready: Vec<(DeletionScope, &[DeletionItem])> = image.ready_scopes().collect();
+    let behind = ready.partition_point(|(scope, _)| after.is_some_and(|after| *scope <= after));
+    ready.rotate_left(behind);
+    let mut left = limit;
+    let mut counts = vec![0_usize; ready.len()];
+    let mut given = true;
+    while given {
+        given = false;
+        for (count, (_, items)) in counts.iter_mut().zip(&ready) {
+            if left > 0 && *count < items.len() {
+                *count += 1;
+                left -= 1;
+                given = true;
+            }
+        }
     }
-    plan
+    let planned = ready.into_iter().zip(counts).filter(|(_, count)| *count > 0);
+    planned.map(|((scope, items), count)| (scope, items[..count].to_vec())).collect()
 }
 
 #[cfg(test)]

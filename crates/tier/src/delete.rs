@@ -56,11 +56,13 @@ enum ItemError {
 pub(crate) struct Deleter {
     context: Arc<Context>,
     emptiness: Mutex<BTreeMap<TopicId, TopicEmptiness>>,
+    /// The scope that had the last turn: the next tick begins behind it.
+    last: Mutex<Option<DeletionScope>>,
 }
 
 impl Deleter {
     pub(crate) fn new(context: Arc<Context>) -> Self {
-        Self { context, emptiness: Mutex::default() }
+        Self { context, emptiness: Mutex::default(), last: Mutex::default() }
     }
 
     async fn run(&self) -> Result<(), TickError> {
@@ -70,7 +72,7 @@ impl Deleter {
         self.emptiness().retain(|topic_id, _| image.deletions().holds_topic(*topic_id));
         let mut done = Vec::new();
         let mut failed = None;
-        for (scope, items) in plan_deletions(&image, ITEMS_PER_TICK_MAX) {
+        for (scope, items) in self.plan(&image) {
             if !self.is_ours(scope, &image) {
                 continue;
             }
@@ -95,6 +97,13 @@ impl Deleter {
             context.metrics.deletions_waiting.set(context.commands.image().deletions().len() as u64);
         }
         failed.map_or(Ok(()), Err)
+    }
+
+    fn plan(&self, image: &MetadataImage) -> Vec<(DeletionScope, Vec<DeletionItem>)> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let plan = plan_deletions(image, ITEMS_PER_TICK_MAX, *last);
+        *last = plan.last().map(|(scope, _)| *scope);
+        plan
     }
 
     fn is_ours(&self, scope: DeletionScope, image: &MetadataImage) -> bool {

@@ -228,16 +228,21 @@ impl MetadataImage {
         &self.deletions
     }
 
-    /// Up to `limit` items that may be carried out now, of each partition its first ones, in order.
+    /// Of each scope that has any, the first items, in order, that may be carried out now.
+    pub fn ready_scopes(&self) -> impl Iterator<Item = (DeletionScope, &[DeletionItem])> {
+        self.deletions.scopes().filter_map(|(scope, items)| {
+            let published = self.published_version(scope);
+            let count = items.iter().take_while(|item| item.is_ready(self.now_ms, published)).count();
+            (count > 0).then(|| (scope, &items[..count]))
+        })
+    }
+
+    /// Up to `limit` items that may be carried out now, of each scope its first ones, in order.
     #[must_use]
     pub fn ready_deletions(&self, limit: usize) -> Vec<(DeletionScope, DeletionItem)> {
-        let ready = self.deletions.scopes().flat_map(|(scope, items)| {
-            let published = self.published_version(scope);
-            items
-                .iter()
-                .take_while(move |item| item.is_ready(self.now_ms, published))
-                .map(move |item| (scope, item.clone()))
-        });
+        let ready = self
+            .ready_scopes()
+            .flat_map(|(scope, items)| items.iter().map(move |item| (scope, item.clone())));
         ready.take(limit).collect()
     }
 

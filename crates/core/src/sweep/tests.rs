@@ -285,13 +285,59 @@ fn deletions_are_planned_in_the_order_of_their_scope() {
     cluster.apply(Command::AdvanceLogStart { place: PLACE, leader_epoch, to: offset(10) });
     cluster.apply(Command::Tick { elapsed_ms: 1 });
     cluster.apply(Command::AdvanceLogStart { place: PLACE, leader_epoch, to: offset(30) });
-    assert!(plan_deletions(cluster.image(), 10).is_empty(), "the grace is not over");
+    assert!(plan_deletions(cluster.image(), 10, None).is_empty(), "the grace is not over");
     cluster.apply(Command::Tick { elapsed_ms: tidelog_types::limits::DELETION_GRACE_MS - 1 });
-    assert_eq!(plan_deletions(cluster.image(), 10).values().map(Vec::len).collect::<Vec<_>>(), [1]);
+    assert_eq!(
+        plan_deletions(cluster.image(), 10, None).iter().map(|(_, items)| items.len()).sum::<usize>(),
+        1
+    );
     cluster.apply(Command::Tick { elapsed_ms: 1 });
-    let plan = plan_deletions(cluster.image(), 10);
-    let items = &plan[&DeletionScope::Partition { place: PLACE }];
-    assert_eq!(items.iter().map(|item| item.id).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(planned(&cluster, 10, None), [(DeletionScope::Partition { place: PLACE }, vec![0, 1, 2])]);
+    assert_eq!(planned(&cluster, 2, None), [(DeletionScope::Partition { place: PLACE }, vec![0, 1])]);
+}
+
+fn planned(cluster: &Cluster, limit: usize, after: Option<DeletionScope>) -> Vec<(DeletionScope, Vec<u64>)> {
+    let plan = plan_deletions(cluster.image(), limit, after);
+    plan.into_iter().map(|(scope, items)| (scope, items.iter().map(|item| item.id).collect())).collect()
+}
+
+#[test]
+fn a_scope_with_many_items_keeps_no_other_from_its_turn() {
+    let mut cluster = Cluster::new();
+    for index in 0..20 {
+        assert!(cluster.commit(cluster.entry(index * 10, index)));
+        // One entry at a time, so that the manifest never spills: each becomes an item of its own.
+        let (leader_epoch, to) = (cluster.leader_epoch(), offset(index * 10 + 10));
+        cluster.apply(Command::AdvanceLogStart { place: PLACE, leader_epoch, to });
+    }
+    let many = DeletionScope::Partition { place: PLACE };
+    let mut topics = Vec::new();
+    for number in [4, 5, 6] {
+        let topic_id = TopicId::from_bytes([number; 16]);
+        let topic = NewTopic {
+            topic_id,
+            name: TopicName::new(&format!("t{number}")).unwrap(),
+            partition_count: 1,
+            replication_factor: 1,
+            assignments: Vec::new(),
+            configs: BTreeMap::new(),
+        };
+        cluster.apply(Command::CreateTopic { topic });
+        cluster.apply(Command::DeleteTopic { topic_id });
+        topics.push(DeletionScope::Topic { topic_id });
+    }
+    cluster.apply(Command::Tick { elapsed_ms: tidelog_types::limits::DELETION_GRACE_MS });
+    let one = |scope: DeletionScope, id: u64| (scope, vec![id]);
+    // What fails stays, so the same is asked again and again: the others are in every plan.
+    let all = vec![(many, vec![0, 1]), one(topics[0], 20), one(topics[1], 21), one(topics[2], 22)];
+    assert_eq!(planned(&cluster, 5, None), all);
+    // With room for fewer than there are scopes, plans that go on behind one another reach each.
+    let first = planned(&cluster, 2, None);
+    assert_eq!(first, [one(many, 0), one(topics[0], 20)]);
+    let second = planned(&cluster, 2, first.last().map(|(scope, _)| *scope));
+    assert_eq!(second, [one(topics[1], 21), one(topics[2], 22)]);
+    let third = planned(&cluster, 2, second.last().map(|(scope, _)| *scope));
+    assert_eq!(third, first, "behind the last one it begins anew");
 }
 
 proptest! {
