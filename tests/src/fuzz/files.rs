@@ -15,7 +15,7 @@ use tidelog_format::{
     producers::ProducerSnapshot,
     segment::{AbortedTransaction, EntryFile, FixedEntry, IndexEntry, SegmentScan, TimeIndexEntry, WalkEnd},
 };
-use tidelog_runtime::{DiskFile, IoFuture};
+use tidelog_sim::MemoryFile;
 use tidelog_types::{Offset, PartitionIndex, TopicId, TopicPartition};
 
 use super::{FILE_ALLOCATED_PER_BYTE_MAX, FIXED_BYTES, allocation::measured, repair, seeds};
@@ -115,47 +115,6 @@ pub(super) fn segment(input: &[u8]) {
     );
 }
 
-/// A file in memory, for reading alone.
-struct Memory(Bytes);
-
-fn refused<T>() -> IoFuture<T> {
-    Box::pin(async { Err(std::io::ErrorKind::Unsupported.into()) })
-}
-
-impl DiskFile for Memory {
-    fn write_at(&self, _: u64, _: Vec<Bytes>) -> IoFuture<()> {
-        refused()
-    }
-
-    fn read_at(&self, position: u64, length: usize) -> IoFuture<Bytes> {
-        // A disk takes memory for all that it is asked for: beyond the walk's own step it is in the file.
-        let from = usize::try_from(position).unwrap_or(usize::MAX).min(self.0.len());
-        let to = from.saturating_add(length);
-        assert!(length <= 1024 * 1024 || to <= self.0.len(), "{length} bytes are asked for at {position}");
-        let part = self.0.slice(from..to.min(self.0.len()));
-        Box::pin(async { Ok(part) })
-    }
-
-    fn sync_data(&self) -> IoFuture<()> {
-        refused()
-    }
-
-    fn allocate(&self, _: u64) -> IoFuture<()> {
-        refused()
-    }
-
-    fn set_len(&self, _: u64) -> IoFuture<()> {
-        refused()
-    }
-
-    fn len(&self) -> IoFuture<u64> {
-        let length = self.0.len() as u64;
-        Box::pin(async move { Ok(length) })
-    }
-
-    fn push_out(&self, _: u64, _: u64) {}
-}
-
 /// A byte of choices, then a `.log` as a recovery walks over it.
 pub(super) fn log_walk(input: &[u8]) {
     let Some((choice, bytes)) = input.split_first() else { return };
@@ -164,12 +123,17 @@ pub(super) fn log_walk(input: &[u8]) {
         repair::batches(&mut bytes);
     }
     let length = bytes.len() as u64;
-    let file = Arc::new(Memory(bytes.into()));
+    let file = Arc::new(MemoryFile::new(bytes));
     // Nothing in it waits: the first poll is the last.
-    let walk = pin!(tidelog_log::walked(file));
+    let walk = pin!(tidelog_log::walked(Arc::<MemoryFile>::clone(&file)));
     let Poll::Ready(found) = walk.poll(&mut Context::from_waker(Waker::noop())) else {
         panic!("a walk waits")
     };
+    for (position, asked) in file.asked() {
+        // A disk takes memory for all that it is asked for: beyond the walk's own step it is in the file.
+        let within = position.saturating_add(asked as u64) <= length;
+        assert!(asked <= 1024 * 1024 || within, "{asked} bytes are asked for at {position}");
+    }
     let (count, end) = found.expect("a file in memory is read");
     assert!(end <= length && count as u64 * 61 <= end, "{count} batches end at {end} of {length}");
 }

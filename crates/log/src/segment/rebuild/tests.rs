@@ -1,57 +1,12 @@
-use std::sync::Mutex;
-
 use tidelog_format::batch::{BatchBuilder, NewRecord};
-use tidelog_runtime::IoFuture;
+use tidelog_sim::MemoryFile;
 
 use super::*;
 
-/// A file in memory that notes how much was asked for.
-struct Noting {
-    content: Bytes,
-    asked: Mutex<Vec<usize>>,
-}
-
-fn refused<T>() -> IoFuture<T> {
-    Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
-}
-
-impl DiskFile for Noting {
-    fn write_at(&self, _: u64, _: Vec<Bytes>) -> IoFuture<()> {
-        refused()
-    }
-
-    fn read_at(&self, position: u64, length: usize) -> IoFuture<Bytes> {
-        self.asked.lock().unwrap().push(length);
-        let from = usize::try_from(position).unwrap().min(self.content.len());
-        let part = self.content.slice(from..from.saturating_add(length).min(self.content.len()));
-        Box::pin(async { Ok(part) })
-    }
-
-    fn sync_data(&self) -> IoFuture<()> {
-        refused()
-    }
-
-    fn allocate(&self, _: u64) -> IoFuture<()> {
-        refused()
-    }
-
-    fn set_len(&self, _: u64) -> IoFuture<()> {
-        refused()
-    }
-
-    fn len(&self) -> IoFuture<u64> {
-        let length = self.content.len() as u64;
-        Box::pin(async move { Ok(length) })
-    }
-
-    fn push_out(&self, _: u64, _: u64) {}
-}
-
 async fn walk(content: Vec<u8>) -> ((usize, u64), Vec<usize>) {
-    let file = Arc::new(Noting { content: content.into(), asked: Mutex::default() });
-    let found = walked(Arc::<Noting>::clone(&file)).await.unwrap();
-    let asked = file.asked.lock().unwrap().clone();
-    (found, asked)
+    let file = Arc::new(MemoryFile::new(content));
+    let found = walked(Arc::<MemoryFile>::clone(&file)).await.unwrap();
+    (found, file.asked().into_iter().map(|(_, length)| length).collect())
 }
 
 fn batch(base: u64, value: &[u8]) -> Vec<u8> {
