@@ -2,6 +2,7 @@
 
 import random
 import struct
+import time
 
 FETCH_BYTES = 50 * 1024 * 1024
 
@@ -37,9 +38,10 @@ def varint(number):
         out.append(byte | 0x80)
 
 
-def batch(records, value_bytes, time_ms=1_700_000_000_000):
+def batch(records, value_bytes):
     """A batch of equal records whose bytes do not compress. Offsets and epoch are not covered by its checksum, so it can be
     sent as often as one likes."""
+    time_ms = int(time.time() * 1000)
     value = random.Random(value_bytes).randbytes(value_bytes)
     body = bytearray()
     for number in range(records):

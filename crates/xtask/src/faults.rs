@@ -4,6 +4,7 @@
 //! client, and the program `fault-node`, which is the product's node over layers that end it.
 
 mod bucket;
+mod pressure;
 
 use std::{path::PathBuf, process::Command};
 
@@ -19,6 +20,8 @@ pub enum Faults {
     Kill(Kill),
     /// Has the bucket misbehave in every way that is known while clients work, then looks for what was lost.
     Bucket(bucket::Bucket),
+    /// Puts a node with 10,000 partitions under floods, slow readers and thousands of connections beside ordinary clients.
+    Pressure(pressure::Pressure),
     /// Shows that the kill campaign sees deliberate mistakes: it must go red with each.
     Prove(Prove),
 }
@@ -76,6 +79,7 @@ pub fn run(faults: &Faults) -> Result<()> {
     match faults {
         Faults::Kill(options) => kill(options),
         Faults::Bucket(options) => bucket::run(options),
+        Faults::Pressure(options) => pressure::run(options),
         Faults::Prove(options) => prove(options),
     }
 }
@@ -87,7 +91,8 @@ pub fn run(faults: &Faults) -> Result<()> {
 pub fn verify() -> Result<()> {
     prove(&Prove { mistakes: vec!["ack-before-write".to_owned()], seed: 1 })?;
     kill(&Kill { kills: VERIFY_KILLS, seed: 1, folder: None })?;
-    bucket::verify()
+    bucket::verify()?;
+    pressure::verify()
 }
 
 fn kill(options: &Kill) -> Result<()> {
