@@ -134,7 +134,7 @@ impl KillSwitch {
         Some(Blow { switch: self.clone(), plan, operation, target: target.to_owned() })
     }
 
-    fn tell(&self, line: &serde_json::Value) {
+    pub(crate) fn tell(&self, line: &serde_json::Value) {
         let Some(path) = &self.inner.report else { return };
         let file = fs::OpenOptions::new().create(true).append(true).open(path);
         // Whoever reads the report sees that nothing came; there is nobody else to tell.

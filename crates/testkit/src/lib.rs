@@ -3,9 +3,11 @@
 //! **Owns** nothing of the product and is part of no build of it.
 //!
 //! Start reading at [`S3Server`] and [`S3Proxy`], then [`FaultyStore`]; [`raw_client`] is a Kafka client for tests of the
-//! protocol; [`KillSwitch`] ends the process at a named operation, and [`Carelessness`] names deliberate mistakes.
+//! protocol; [`KillSwitch`] ends the process at a named operation, [`FailingDisk`] fails a sync, and [`Carelessness`] names
+//! deliberate mistakes.
 
 mod careless;
+mod failing;
 mod forward;
 mod http_date;
 mod key_issuer;
@@ -18,6 +20,7 @@ mod store_fault;
 mod virtual_time;
 
 pub use careless::{CarelessDisk, CarelessStore, Carelessness};
+pub use failing::{FailingDisk, SyncFailure, SyncedFile};
 pub use key_issuer::{IssuerManners, KeyIssuer};
 pub use kill::{KillPlan, KillSwitch, KillingDisk, KillingStore, Moment, Phase};
 pub use s3_proxy::{Fault, LoggedRequest, Rule, S3Proxy};

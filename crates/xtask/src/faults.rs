@@ -4,6 +4,7 @@
 //! client, and the program `fault-node`, which is the product's node over layers that end it.
 
 mod bucket;
+mod disk;
 mod pressure;
 
 use std::{path::PathBuf, process::Command};
@@ -20,6 +21,8 @@ pub enum Faults {
     Kill(Kill),
     /// Has the bucket misbehave in every way that is known while clients work, then looks for what was lost.
     Bucket(bucket::Bucket),
+    /// Fills the data disk, fails its syncs, and flips bits in files and objects, then looks for what was lost.
+    Disk(disk::Disk),
     /// Puts a node with 10,000 partitions under floods, slow readers and thousands of connections beside ordinary clients.
     Pressure(pressure::Pressure),
     /// Shows that the kill campaign sees deliberate mistakes: it must go red with each.
@@ -79,6 +82,7 @@ pub fn run(faults: &Faults) -> Result<()> {
     match faults {
         Faults::Kill(options) => kill(options),
         Faults::Bucket(options) => bucket::run(options),
+        Faults::Disk(options) => disk::run(options),
         Faults::Pressure(options) => pressure::run(options),
         Faults::Prove(options) => prove(options),
     }
@@ -92,6 +96,7 @@ pub fn verify() -> Result<()> {
     prove(&Prove { mistakes: vec!["ack-before-write".to_owned()], seed: 1 })?;
     kill(&Kill { kills: VERIFY_KILLS, seed: 1, folder: None })?;
     bucket::verify()?;
+    disk::verify()?;
     pressure::verify()
 }
 

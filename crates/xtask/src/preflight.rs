@@ -55,12 +55,15 @@ pub fn check() -> Result<()> {
     if is_there("go") {
         missing.extend(lacking_in_go(said_by("go", &["env", "GOVERSION"]).as_deref()));
     }
+    if is_there("python3") {
+        missing.extend(lacking_small_disk());
+    }
     if missing.is_empty() {
         return Ok(());
     }
     bail!(
         "this machine lacks {} that verify needs:\n{}\n`cargo xtask test` needs Rust and cc alone",
-        if missing.len() == 1 { "a program" } else { "programs" },
+        if missing.len() == 1 { "something" } else { "things" },
         missing.join("\n")
     )
 }
@@ -88,6 +91,18 @@ fn lacking_in_python(run: impl Fn(&str) -> Option<String>) -> Vec<String> {
         lacking.push(line("venv", "Python's virtual environments", "Debian: python3-venv"));
     }
     lacking
+}
+
+/// Why the campaign of a full disk cannot have a small file system of its own here.
+fn lacking_small_disk() -> Option<String> {
+    let script = process::repository().join("tests/faults/small_disk.py");
+    let output = Command::new("python3").arg("-B").arg(script).output().ok()?;
+    if output.status.success() {
+        return None;
+    }
+    let why = String::from_utf8_lossy(&output.stdout);
+    let what = format!("a tmpfs in a mount namespace, for the campaign of a full disk: {}", why.trim());
+    Some(line("mount", &what, "as root, or with user namespaces: sysctl kernel.unprivileged_userns_clone=1"))
 }
 
 /// Whether Go is too old: `version` is what `go env GOVERSION` prints.

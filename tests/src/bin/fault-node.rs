@@ -1,4 +1,4 @@
-//! `tidelog serve` over a disk and a store that end the process at a named operation, or make a deliberate mistake.
+//! `tidelog serve` over a disk and a store that end the process at a named operation, fail a sync, or make a deliberate mistake.
 //!
 //! The node is the product's own, from the same crates in the same build: only the layers under it are the testkit's.
 
@@ -14,7 +14,8 @@ use tidelog::{
 };
 use tidelog_runtime::{Disk, Runtimes, RuntimesConfig};
 use tidelog_testkit::{
-    CarelessDisk, CarelessStore, Carelessness, KillPlan, KillSwitch, KillingDisk, KillingStore,
+    CarelessDisk, CarelessStore, Carelessness, FailingDisk, KillPlan, KillSwitch, KillingDisk, KillingStore,
+    SyncFailure,
 };
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -37,6 +38,10 @@ struct Options {
     /// retention-and-deletion and start-up.
     #[arg(long)]
     kill_at: Option<KillPlan>,
+    /// file:nth or file:nth:full: that sync fails, and what it covered is lost. The files are journal, segment, checkpoint,
+    /// controller-log and others.
+    #[arg(long)]
+    fail_sync: Option<SyncFailure>,
     /// A deliberate mistake: ack-before-write, commit-before-write, lose-object, rot-object or keep-deleted.
     #[arg(long)]
     mistake: Option<Carelessness>,
@@ -56,7 +61,7 @@ fn run(options: &Options) -> Result<ExitCode> {
     let config = NodeConfig::load(Some(&options.config), std::iter::empty(), Overrides::default())?;
     telemetry::start(config.log_format);
     let switch = KillSwitch::new(options.kill_at, Some(options.report.clone()));
-    let layers = layers(&switch, options.mistake);
+    let layers = layers(&switch, options.mistake, options.fail_sync);
     let runtimes = Runtimes::start(RuntimesConfig::default()).context("start threads")?;
     let back = runtimes.back().clone();
     let outcome = runtimes.front().block_on(serve(layers, config, &back, &switch));
@@ -65,12 +70,16 @@ fn run(options: &Options) -> Result<ExitCode> {
 }
 
 /// Mistakes lie below the kills: a kill takes what a careless disk has not written.
-fn layers(switch: &KillSwitch, mistake: Option<Carelessness>) -> Layers {
+fn layers(switch: &KillSwitch, mistake: Option<Carelessness>, failure: Option<SyncFailure>) -> Layers {
     let (disk_switch, store_switch) = (switch.clone(), switch.clone());
     Layers {
         disk: Some(Arc::new(move |disk| {
             let disk: Arc<dyn Disk> = match mistake {
                 Some(mistake) => Arc::new(CarelessDisk::over(disk, mistake)),
+                None => disk,
+            };
+            let disk: Arc<dyn Disk> = match failure {
+                Some(_) => Arc::new(FailingDisk::over(disk, failure, disk_switch.clone())),
                 None => disk,
             };
             Arc::new(KillingDisk::over(disk, disk_switch.clone()))
