@@ -3,8 +3,9 @@
 //! **Owns** that order. A change takes effect in memory at once, so that no reader sees what is about to go, and holds the
 //! partition's files lock until the files agree.
 
-use std::{io, sync::Arc};
+use std::sync::Arc;
 
+use tidelog_runtime::is_disk_full;
 use tidelog_types::Offset;
 
 use crate::{
@@ -48,6 +49,7 @@ impl Engine {
         let ticket = self.queue.newest();
         self.synced(ticket).await?;
         let mut files = partition.files.lock().await;
+        self.check()?;
         if partition.lock().deleted {
             return Err(LogFailure::Deleted);
         }
@@ -55,10 +57,13 @@ impl Engine {
             self.write_behind(partition, &mut files).await?;
             files.seal(self, partition).await
         };
-        rolled.await.map_err(|error| match error.kind() {
-            // Nothing is lost: the segment stays active, and is sealed when there is room again.
-            io::ErrorKind::StorageFull => self.full_disk(partition, "roll", error),
-            _ => self.fail_partition(partition, "roll", error),
+        rolled.await.map_err(|error| {
+            if is_disk_full(&error) {
+                // Nothing is lost: the segment stays active, and is sealed when there is room again.
+                self.full_disk(partition, "roll", error)
+            } else {
+                self.fail_partition(partition, "roll", error)
+            }
         })
     }
 
@@ -79,7 +84,12 @@ impl Engine {
         }
         tracing::error!(place = %partition.place, why = %why, "partition fenced");
         let written = fence::write(self, partition.place, &why).await;
-        written.map_err(|error| self.fail_partition(partition, "fence", error))
+        match written {
+            // It holds as long as this process does, and what it is for is found again after that.
+            Err(error) if is_disk_full(&error) => drop(self.full_disk(partition, "fence", error)),
+            written => written.map_err(|error| self.fail_partition(partition, "fence", error))?,
+        }
+        Ok(())
     }
 
     pub(crate) async fn truncate(&self, partition: &Arc<Partition>, to: Offset) -> Result<(), LogFailure> {

@@ -19,7 +19,7 @@ use tidelog_format::{
     checkpoint::{Checkpoint, CheckpointEntry, CheckpointSegment},
     journal::{Generation, JournalPosition},
 };
-
+use tidelog_runtime::{is_disk_full, sync_error};
 use tidelog_types::{Offset, OffsetRange};
 
 use crate::{
@@ -69,6 +69,8 @@ pub(crate) async fn run(engine: Arc<Engine>) {
 /// Takes one checkpoint. With `clean`, nothing is appended any more and the mark of a clean stop is left.
 pub(crate) async fn take(engine: &Arc<Engine>, clean: bool) -> Result<(), LogFailure> {
     let _one = engine.checkpoint_lock.lock().await;
+    // The one before may have failed: its sync, made again, would say that all is well.
+    engine.check()?;
     let begun = engine.clock.monotonic();
     match try_take(engine, clean).await {
         Ok(()) => {
@@ -80,7 +82,7 @@ pub(crate) async fn take(engine: &Arc<Engine>, clean: bool) -> Result<(), LogFai
             Ok(())
         }
         Err(Stopped::Failed(failure)) => Err(failure),
-        Err(Stopped::Io(error)) if error.kind() == io::ErrorKind::StorageFull && !clean => {
+        Err(Stopped::Io(error)) if is_disk_full(&error) && !clean => {
             // The journal holds everything until there is space again.
             engine.note_full();
             if let Some(suppressed) = engine.space.lines.pass("checkpoint") {
@@ -132,7 +134,7 @@ async fn try_take(engine: &Arc<Engine>, clean: bool) -> Result<(), Stopped> {
         records.into_values().map(|record| (record.entry, record.stored)).unzip();
     replay_from = entries.iter().map(|entry| entry.position.0).fold(replay_from, u64::min);
     if engine.new_folders.swap(false, Ordering::AcqRel) {
-        engine.disk.sync_dir(&engine.config.directory).await?;
+        engine.disk.sync_dir(&engine.config.directory).await.map_err(sync_error)?;
     }
     if engine.config.mistakes.free_journal_early {
         engine.journal.free_below(engine.journal.head()).await?;
@@ -164,7 +166,7 @@ async fn try_take(engine: &Arc<Engine>, clean: bool) -> Result<(), Stopped> {
 pub(crate) async fn write(engine: &Engine, checkpoint: Checkpoint) -> io::Result<()> {
     let directory = &engine.config.directory;
     tidelog_runtime::write_aside(&*engine.disk, directory, FILE, Bytes::from(checkpoint.encode())).await?;
-    engine.disk.sync_dir(directory).await
+    engine.disk.sync_dir(directory).await.map_err(sync_error)
 }
 
 /// What a checkpoint says of a partition, and what follows from it once it is durable.

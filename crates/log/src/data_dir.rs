@@ -130,18 +130,21 @@ impl Meta {
 
     fn decode(text: &str) -> Result<Self, MetaError> {
         let whole = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
-        // Before the checksum: a newer version may have another one.
-        match whole("version").and_then(|text| text.parse::<u32>().ok()) {
-            Some(version) if version > VERSION => return Err(MetaError::Newer(version)),
-            // Apache Kafka's file has the same name, and no checksum.
-            Some(_) if whole("crc").is_none() => return Err(MetaError::NotOurs),
-            _ => {}
+        // Apache Kafka's file has the same name, and no checksum; a comment and the node's number are in it alone.
+        let is_kafkas = text.starts_with('#') || whole("node.id").or_else(|| whole("broker.id")).is_some();
+        if is_kafkas && whole("crc").is_none() {
+            return Err(MetaError::NotOurs);
         }
-        let (body, crc_line) = text.trim_end().rsplit_once('\n').ok_or("too short")?;
-        let carried = crc_line.strip_prefix("crc=").and_then(|hex| u32::from_str_radix(hex, 16).ok());
-        if carried != Some(crc::crc32c(format!("{body}\n").as_bytes())) {
-            return Err("its checksum does not match".into());
+        // Before the checksum, of which a newer version may have another one; unless the number alone is what does not fit it.
+        if let Some(newer) =
+            whole("version").filter(|text| text.parse().is_ok_and(|found: u32| found > VERSION))
+        {
+            let ours = text.replacen(&format!("version={newer}"), &format!("version={VERSION}"), 1);
+            if Self::checked(&ours).is_err() {
+                return Err(MetaError::Newer(newer.parse().unwrap_or(u32::MAX)));
+            }
         }
+        let body = Self::checked(text)?;
         let value = |key: &str| body.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
         let version = value("version").and_then(|text| text.parse::<u32>().ok()).ok_or("no version")?;
         if version != VERSION {
@@ -155,6 +158,14 @@ impl Meta {
         let directory = value("directory.id").ok_or("no directory id")?;
         let directory_id = directory.parse().map_err(|error| format!("directory id: {error}"))?;
         Ok(Self { cluster_id, directory_id })
+    }
+
+    /// The lines that the last one's checksum is of.
+    fn checked(text: &str) -> Result<&str, MetaError> {
+        let (body, crc_line) = text.trim_end().rsplit_once('\n').ok_or("it is cut: there is no checksum")?;
+        let carried = crc_line.strip_prefix("crc=").ok_or("it is cut: there is no checksum")?;
+        let found = format!("{:08x}", crc::crc32c(format!("{body}\n").as_bytes()));
+        if carried == found { Ok(body) } else { Err("its checksum does not match".into()) }
     }
 }
 
@@ -291,12 +302,45 @@ mod tests {
         };
         std::fs::write(&path, meta.encode()).unwrap();
         assert_eq!(owner().unwrap(), Some(DirectoryOwner { cluster_id: meta.cluster_id }));
-        std::fs::write(&path, meta.encode().replace("version=1", "version=2")).unwrap();
+        let newer = "version=2\nwhatever=it has\n";
+        std::fs::write(&path, format!("{newer}crc={:08x}\n", crc::crc32c(newer.as_bytes()))).unwrap();
+        assert!(matches!(owner(), Err(OpenError::Newer { found: 2, known: 1, .. })));
+        std::fs::write(&path, "version=2\nof another form\n").unwrap();
         assert!(matches!(owner(), Err(OpenError::Newer { found: 2, known: 1, .. })));
         std::fs::write(&path, meta.encode().replace("cluster.id=B", "cluster.id=C")).unwrap();
         assert!(matches!(owner(), Err(OpenError::Damaged { .. })));
-        std::fs::write(&path, "#\nversion=1\nbroker.id=0\ncluster.id=x\n").unwrap();
-        assert!(matches!(owner(), Err(OpenError::Foreign(_))));
+        for kafkas in [
+            "#\nversion=1\nbroker.id=0\ncluster.id=x\n",
+            "#\n#Sat Nov 28 2026\ncluster.id=x\ndirectory.id=y\nnode.id=1\nversion=1\n",
+            "cluster.id=x\ndirectory.id=y\nnode.id=1\nversion=1\n",
+        ] {
+            std::fs::write(&path, kafkas).unwrap();
+            assert!(matches!(owner(), Err(OpenError::Foreign(_))), "{kafkas}");
+        }
+    }
+
+    #[test]
+    fn a_cut_or_flipped_file_of_ours_is_damaged_and_nobody_elses() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(META);
+        let meta = Meta {
+            cluster_id: Some(ClusterId::from_bytes([7; 16])),
+            directory_id: DirectoryId::from_bytes([9; 16]),
+        };
+        let whole = meta.encode().into_bytes();
+        // The last byte is a line feed, which says nothing.
+        let cuts = (0..whole.len() - 1).map(|length| whole[..length].to_vec());
+        let flips = (0..(whole.len() - 1) * 8).map(|bit| {
+            let mut flipped = whole.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            flipped
+        });
+        for bytes in cuts.chain(flips) {
+            std::fs::write(&path, &bytes).unwrap();
+            let owner = directory_owner(folder.path());
+            let text = String::from_utf8_lossy(&bytes);
+            assert!(matches!(owner, Err(OpenError::Damaged { .. })), "{text}: {owner:?}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::{io, path::Path, sync::Arc};
 
 use bytes::Bytes;
 use tidelog_format::epochs::EpochChain;
-use tidelog_runtime::{Lane, OpenMode};
+use tidelog_runtime::{Lane, OpenMode, sync_error};
 use tidelog_types::{Offset, Timestamp};
 
 use crate::{
@@ -286,7 +286,7 @@ impl Files {
         }
         self.save_epochs(engine, partition).await?;
         if self.names_unsynced && self.folder_made {
-            engine.disk.sync_dir(&partition.folder).await?;
+            engine.disk.sync_dir(&partition.folder).await.map_err(sync_error)?;
         }
         self.names_unsynced = false;
         Ok(())
@@ -303,7 +303,8 @@ impl Files {
             active.saved = intervals.len();
             self.names_unsynced = true;
         }
-        engine.descriptors.get(&active.segment.path(LOG), Use::Write).await?.sync_data().await
+        let file = engine.descriptors.get(&active.segment.path(LOG), Use::Write).await?;
+        file.sync_data().await.map_err(sync_error)
     }
 
     async fn save_epochs(&mut self, engine: &Engine, partition: &Partition) -> io::Result<()> {

@@ -175,6 +175,12 @@ impl PartitionLog {
         self.partition.lock().config = config;
     }
 
+    /// Whether the disk has space for appends, as of the last look.
+    #[must_use]
+    pub fn has_space(&self) -> bool {
+        self.engine.space.ok()
+    }
+
     /// Appends batches of one received frame, in order, and hands them to the journal's next round. Does no IO. Returns the
     /// new log end offset.
     ///

@@ -6,7 +6,8 @@
 //! once.
 //!
 //! ```text
-//!  0          floor        floor + what memory still holds        free, when last looked
+//!  0          floor        floor + what memory still holds,       free, when last looked
+//!  |            |          and journal files to be made ahead       |
 //!  |------------|------------------------|============= room ==============|
 //!                                          accepted since: in the journal and in a segment
 //! ```
@@ -84,7 +85,8 @@ impl Engine {
         let unwritten = self.pool.unwritten();
         let Ok(found) = self.disk.space(&self.config.directory).await else { return };
         let floor = u128::from(found.total) * u128::from(self.config.free_space_floor_percent) / 100;
-        let taken = u64::try_from(floor).unwrap_or(u64::MAX).saturating_add(unwritten);
+        let ahead = self.journal.bytes_to_make();
+        let taken = u64::try_from(floor).unwrap_or(u64::MAX).saturating_add(unwritten).saturating_add(ahead);
         let room = found.free.saturating_sub(taken);
         space.free.store(found.free, Ordering::Relaxed);
         space.room.store(room, Ordering::Relaxed);

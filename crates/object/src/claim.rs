@@ -48,12 +48,17 @@ pub enum ClaimError {
         known: u16,
     },
     /// The file is there but is not one of ours.
-    #[error("{prefix}/cluster.json cannot be read: {reason}")]
+    #[error(
+        "{prefix}/cluster.json cannot be read: {reason}: restore it from a copy; where the prefix is this cluster's, it holds \
+         {content}"
+    )]
     Unreadable {
         /// The store and prefix.
         prefix: String,
         /// What is wrong with it.
         reason: String,
+        /// What it would hold if the prefix were ours.
+        content: String,
     },
     /// The store refuses.
     #[error("the store refuses {0}")]
@@ -102,7 +107,7 @@ async fn read_claim(
         Err(GetError::NotFound { .. }) => return Ok(None),
         Err(GetError::Retriable(failure)) => return Err(ClaimError::Retriable(failure)),
         Err(GetError::Refused(refusal)) => return Err(ClaimError::Refused(refusal)),
-        Err(GetError::Corrupt { what, .. }) => return Err(unreadable(client, what.to_string())),
+        Err(GetError::Corrupt { what, .. }) => return Err(unreadable(client, cluster_id, what.to_string())),
     };
     let prefix = client.url().to_string();
     match ClusterJson::decode(&found.bytes) {
@@ -111,7 +116,7 @@ async fn read_claim(
         Err(DecodeError::Version { version, version_max, .. }) => {
             Err(ClaimError::NewerFormat { prefix, found: version, known: version_max })
         }
-        Err(error) => Err(unreadable(client, error.to_string())),
+        Err(error) => Err(unreadable(client, cluster_id, error.to_string())),
     }
 }
 
@@ -130,6 +135,9 @@ async fn warn_where_conditions_are_ignored(client: &ObjectClient, file: Bytes) {
     }
 }
 
-fn unreadable(client: &ObjectClient, reason: String) -> ClaimError {
-    ClaimError::Unreadable { prefix: client.url().to_string(), reason }
+fn unreadable(client: &ObjectClient, cluster_id: ClusterId, reason: String) -> ClaimError {
+    let content = ClusterJson::new(cluster_id).encode();
+    // On one line, for a person to copy.
+    let content = String::from_utf8_lossy(&content).split_whitespace().collect::<Vec<_>>().join(" ");
+    ClaimError::Unreadable { prefix: client.url().to_string(), reason, content }
 }

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tidelog_core::partition::{AppendDecision, BatchFacts, Visibility};
+use tidelog_core::{
+    partition::{AppendDecision, AppendRefusal, BatchFacts, Visibility},
+    producers::ProducerError,
+};
 use tidelog_format::batch::RawBatch;
 use tidelog_log::{AppendBatch, AppendError as LogRefusal};
 use tidelog_types::{LeaderEpoch, Offset, Timestamp, limits::BATCH_HEADER_BYTES};
@@ -172,8 +175,15 @@ impl Partition {
         if let Some(why) = &locked.failed {
             return Err(AppendError::Storage(Arc::clone(why)).into());
         }
-        let decision =
-            locked.state.decide(&rules, &prepared.facts, prepared.now).map_err(AppendError::from)?;
+        let decided = locked.state.decide(&rules, &prepared.facts, prepared.now);
+        let decision = decided.map_err(|refused| match refused {
+            // What was sent behind a batch that found no space is out of order for that reason alone: its producer is to send
+            // both again, and not to take a new epoch for each try.
+            AppendRefusal::Producer(ProducerError::OutOfOrder { .. }) if !self.log.has_space() => {
+                AppendError::NoSpace
+            }
+            refused => AppendError::from(refused),
+        })?;
         let log_start = locked.state.log_start();
         let (base, last, leader_epoch, log_append_time) = match decision {
             AppendDecision::Append { base, last, leader_epoch, log_append_time } => {

@@ -64,6 +64,13 @@ pub fn is_disk_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
+/// The error of a sync. It is never one of a full disk, whatever the system said: what the sync covered is lost, space does not
+/// bring it back, and no later sync of the same bytes is to be believed.
+#[must_use]
+pub fn sync_error(error: io::Error) -> io::Error {
+    if is_disk_full(&error) { io::Error::other(error) } else { error }
+}
+
 /// Files of one node.
 pub trait Disk: Send + Sync + 'static {
     /// Opens a file; its operations run on `lane`.

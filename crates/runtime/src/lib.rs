@@ -24,7 +24,7 @@ pub use backoff::{Backoff, BackoffConfig};
 pub use budget::{Budget, Permit};
 pub use chance::{IdGen, RandomIds, Rng, SeededRng, SystemRng};
 pub use clock::{Clock, SystemClock};
-pub use disk::{DirEntry, Disk, DiskFile, DiskSpace, IoFuture, Lane, OpenMode, is_disk_full};
+pub use disk::{DirEntry, Disk, DiskFile, DiskSpace, IoFuture, Lane, OpenMode, is_disk_full, sync_error};
 pub use file_disk::{FileDisk, FileDiskConfig};
 pub use log_limit::LogLimit;
 pub use metrics::Registry;

@@ -5,11 +5,15 @@
 //!                       (at most one)          (any number)    (one at a time)
 //! ```
 //!
+//! What was synced is told from what may be torn by what later headers say. So a journal that rests gets a round without
+//! entries, the *mark*: damage in the last round of entries is rot then, and no torn tail. Nobody waits for a mark: it is synced
+//! with what follows.
+//!
 //! A write or a sync that fails is final: nothing is known of what it covered, so the log stops and says so.
 
 use std::{io, sync::Arc, time::Duration};
 
-use tidelog_runtime::IoFuture;
+use tidelog_runtime::{IoFuture, is_disk_full};
 use tidelog_types::{Offset, TopicPartition};
 
 use super::{
@@ -20,6 +24,12 @@ use crate::{LogFailure, engine::Engine, partition::Partition};
 
 /// Entries whose memory is kept from round to round.
 const ENTRIES_KEPT: usize = 4096;
+
+/// How often a round that found no journal file, and no space for one, looks again.
+const SPACE_RETRY: Duration = Duration::from_millis(200);
+
+/// How long a journal rests before it says that all of it is synced.
+const MARK_AFTER: Duration = Duration::from_secs(1);
 
 /// Where a partition stands once a round is written or synced.
 struct Progress {
@@ -42,6 +52,8 @@ struct Round {
     progress: Vec<Progress>,
     file: Live,
     urgent: bool,
+    /// It has no entries.
+    mark: bool,
     started: Duration,
 }
 
@@ -59,6 +71,7 @@ pub(crate) async fn run(engine: Arc<Engine>) {
         being_synced: Vec::new(),
         synced_position: 0,
         submitted_ticket: 0,
+        unmarked_since: None,
     };
     committer.synced_position = committer.engine.journal.head();
     if let Err(failure) = committer.rounds().await {
@@ -84,6 +97,8 @@ struct Committer {
     synced_position: u64,
     /// The newest ticket that a sync was begun for.
     submitted_ticket: u64,
+    /// When entries were synced that no later header covers yet.
+    unmarked_since: Option<Duration>,
 }
 
 fn failed(operation: &'static str) -> impl Fn(io::Error) -> LogFailure {
@@ -117,6 +132,7 @@ impl Committer {
                     result.map_err(failed("write"))?;
                     self.note_written();
                 }
+                Event::Provided(Err(error)) if is_disk_full(&error) => self.wait_for_space(&error),
                 Event::Provided(result) => {
                     result.map_err(failed("allocate"))?;
                     self.providing = None;
@@ -127,10 +143,23 @@ impl Committer {
         }
     }
 
+    /// Nothing of the round is written: it waits until there is space, or a file that a checkpoint freed.
+    fn wait_for_space(&mut self, error: &io::Error) {
+        self.engine.note_full();
+        if let Some(suppressed) = self.engine.space.lines.pass("journal") {
+            tracing::error!(%error, suppressed, "the disk is full: the journal waits for space");
+        }
+        let clock = Arc::clone(&self.engine.clock);
+        self.providing = Some(Box::pin(async move {
+            clock.sleep(SPACE_RETRY).await;
+            Ok(())
+        }));
+    }
+
     /// Completions come first, the sync's before the write's: both free what others wait for. Stop comes last, so that a
     /// closing log finishes what it began.
     async fn event(&mut self) -> Event {
-        let linger = self.linger();
+        let linger = self.linger().into_iter().chain(self.mark_due_in()).min();
         let clock = Arc::clone(&self.engine.clock);
         tokio::select! {
             biased;
@@ -153,9 +182,17 @@ impl Committer {
         if self.syncing.is_some() {
             return None;
         }
-        let first = self.written.first()?;
+        let first = self.written.iter().find(|round| !round.mark)?;
         let age = self.engine.clock.monotonic().saturating_sub(first.started);
         Some(self.engine.config.flush_linger.saturating_sub(age))
+    }
+
+    /// How long until a mark is to be written; `None` where one is not needed, or something else comes first.
+    fn mark_due_in(&self) -> Option<Duration> {
+        let rests = self.writing.is_none() && self.syncing.is_none() && self.providing.is_none();
+        let since =
+            self.unmarked_since.filter(|_| rests && self.written.is_empty() && self.entries.is_empty())?;
+        Some(MARK_AFTER.saturating_sub(self.engine.clock.monotonic().saturating_sub(since)))
     }
 
     fn start_write(&mut self) {
@@ -166,12 +203,18 @@ impl Committer {
             let bytes_max = self.engine.config.round_bytes_max.get();
             self.ticket = self.engine.queue.take(bytes_max, &mut self.entries);
         }
-        if self.entries.is_empty() {
+        let mark = self.entries.is_empty();
+        if mark && self.mark_due_in().is_none_or(|left| !left.is_zero()) {
             return;
         }
+        self.unmarked_since = None;
         let journal = Arc::clone(&self.engine.journal);
         let bytes = super::encode::round_bytes(&self.entries);
         let Some((file, new)) = journal.for_round(bytes) else {
+            if mark {
+                // Not for a mark: a file is for entries.
+                return;
+            }
             self.providing = Some(Box::pin(async move { journal.provide(bytes).await }));
             return;
         };
@@ -196,6 +239,7 @@ impl Committer {
             end: position + bytes,
             progress: progress(&self.entries),
             urgent,
+            mark,
             started: self.engine.clock.monotonic(),
             file: file.clone(),
         };
@@ -253,6 +297,9 @@ impl Committer {
             for progress in &round.progress {
                 progress.partition.note_synced(progress.cut, progress.end);
             }
+        }
+        if self.being_synced.iter().any(|round| !round.mark) {
+            self.unmarked_since = Some(self.engine.clock.monotonic());
         }
         if let Some(last) = self.being_synced.last() {
             self.engine.queue.note_synced(last.ticket);

@@ -6,15 +6,16 @@
 use std::{
     collections::VecDeque,
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use bytes::Bytes;
-use tidelog_runtime::{Disk, DiskFile, Lane, OpenMode};
+use tidelog_runtime::{Disk, DiskFile, Lane, OpenMode, is_disk_full};
 use tokio::sync::Notify;
 
 use crate::{LogConfig, engine::Engine};
@@ -27,6 +28,9 @@ const FILL_BYTES: usize = 1024 * 1024;
 
 /// What a new file is filled with: of the program, not of the heap, for every file needs it.
 static ZEROS: [u8; FILL_BYTES] = [0; FILL_BYTES];
+
+/// How often a spare file that found no space is tried again.
+const SPACE_RETRY: Duration = Duration::from_secs(1);
 
 /// Spare files kept at least; one is made ready when the file in use is begun, another when it is half full.
 const SPARES_MIN: usize = 2;
@@ -234,6 +238,12 @@ impl Files {
         Ok(())
     }
 
+    /// Bytes of the spare files that are still to be made, at the most.
+    pub(crate) fn bytes_to_make(&self) -> u64 {
+        let missing = SPARES_MIN.saturating_sub(self.lock().spare.len());
+        self.file_bytes.saturating_mul(missing as u64)
+    }
+
     fn wants_spare(&self) -> bool {
         let inner = self.lock();
         let ready = inner.spare.iter().filter(|spare| spare.file.is_some()).count();
@@ -249,7 +259,19 @@ impl Files {
             inner.next_number - 1
         };
         let path = self.directory.join(format!("{number:020}.journal"));
-        let file = self.disk.open(&path, OpenMode::CreateOrTruncate, Lane::Background).await?;
+        let filled = self.fill(&path, length).await;
+        if filled.is_err()
+            && let Err(error) = self.disk.remove_file(&path).await
+        {
+            // It is found by the next start, and counted among its files.
+            tracing::debug!(path = %path.display(), %error, "a journal file that was not filled stays");
+        }
+        filled?;
+        Ok(Spare { path, length, file: None })
+    }
+
+    async fn fill(&self, path: &Path, length: u64) -> io::Result<()> {
+        let file = self.disk.open(path, OpenMode::CreateOrTruncate, Lane::Background).await?;
         file.allocate(length).await?;
         // Blocks that were only reserved cost a change of the file's map at their first sync; zeros written now do not.
         let zeros = Bytes::from_static(&ZEROS);
@@ -260,8 +282,7 @@ impl Files {
             position += piece as u64;
         }
         file.sync_data().await?;
-        self.disk.sync_dir(&self.directory).await?;
-        Ok(Spare { path, length, file: None })
+        self.disk.sync_dir(&self.directory).await
     }
 
     /// A durable checkpoint covers everything below `position`: files wholly below are spare now.
@@ -303,14 +324,23 @@ fn is_half_full(live: &Live) -> bool {
 pub(crate) async fn run(engine: Arc<Engine>) {
     let stop = engine.supervisor.shutdown_token();
     while engine.check().is_ok() {
-        if let Err(error) = engine.journal.prepare().await {
-            // The committer makes the file itself when it must, and then an error is final.
-            tracing::warn!(%error, "no spare journal file");
+        let prepared = engine.journal.prepare().await;
+        let full = prepared.as_ref().is_err_and(is_disk_full);
+        if full {
+            // At once, while there still are files for what was accepted, and for what frees space.
+            engine.note_full();
+        }
+        if let Err(error) = prepared
+            && let Some(suppressed) = engine.space.lines.pass("spare journal file")
+        {
+            // The committer makes the file itself when it must, and then an error of the device is final.
+            tracing::warn!(%error, suppressed, "no spare journal file");
         }
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
             () = engine.journal.spare_wanted.notified() => {}
+            () = engine.clock.sleep(SPACE_RETRY), if full => {}
         }
     }
 }

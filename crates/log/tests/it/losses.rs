@@ -460,3 +460,62 @@ fn segment_ms_counts_from_the_first_batch_over_restarts() {
         assert_eq!(found.log.segments()[0].max_timestamp, Some(Timestamp::from_millis(1_800_000)));
     });
 }
+
+// Found by the campaign of flipped bits: the newest records of a node that was killed went without a word.
+#[test]
+fn a_flipped_bit_in_the_last_round_of_a_journal_that_rested_is_no_torn_tail() {
+    for (rests, expected) in
+        [(Duration::from_millis(1200), (2, true)), (Duration::from_millis(100), (2, false))]
+    {
+        tidelog_sim::run(13, |context| async move {
+            let disk = context.disk.clone();
+            let last = std::sync::Arc::new(std::sync::Mutex::new(Bytes::new()));
+            let written = |supervisor: Supervisor| {
+                let (context, disk, last) = (context.clone(), disk.clone(), last.clone());
+                async move {
+                    let (log, _) = open(&context, &disk, &supervisor, no_checkpoints()).await.unwrap();
+                    let partition = log.create(place(1, 0), small_partition(), Offset::ZERO).await.unwrap();
+                    append(&partition, 0, 1, 1000);
+                    partition.wait_synced(offset(2)).await.unwrap();
+                    let newest = append(&partition, 0, 1, 1000).remove(0);
+                    partition.wait_synced(offset(4)).await.unwrap();
+                    *last.lock().unwrap() = newest;
+                    tokio::time::sleep(rests).await;
+                }
+            };
+            context.life(&disk, written).await.unwrap();
+            let disk = disk.kill();
+            let body = last.lock().unwrap().slice(100..400);
+            let holds = |path: &std::path::PathBuf| {
+                let content = disk.contents(path).ok()?;
+                let at = content.windows(body.len()).position(|window| window == &body[..])?;
+                path.to_string_lossy().ends_with(".journal").then(|| (path.clone(), at as u64))
+            };
+            let (path, at) = disk.paths().iter().find_map(holds).unwrap();
+            disk.flip_bit(&path, at, 3).unwrap();
+            let found = |supervisor: Supervisor| {
+                let (context, disk) = (context.clone(), disk.clone());
+                async move {
+                    let (_log, found) = open(&context, &disk, &supervisor, no_checkpoints()).await.unwrap();
+                    let found = &found[0];
+                    let outcome = (found.log.offsets().log_end.get(), found.log.fenced().is_some());
+                    assert_eq!(outcome, expected, "{:?}", found.report);
+                }
+            };
+            context.life(&disk, found).await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_journal_that_rests_is_marked_once() {
+    on_any_disk(|context, supervisor| async move {
+        let (log, _) = open(&context, &context.disk, &supervisor, no_checkpoints()).await.unwrap();
+        let partition = log.create(place(1, 0), small_partition(), Offset::ZERO).await.unwrap();
+        append(&partition, 0, 1, 1000);
+        partition.wait_synced(offset(2)).await.unwrap();
+        let before = log.status().journal_bytes;
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        assert_eq!(log.status().journal_bytes, before + 4096);
+    });
+}

@@ -5,6 +5,7 @@
 mod behaviour;
 mod crash;
 mod faults;
+mod full;
 mod losses;
 mod mistakes;
 mod real;

@@ -2,7 +2,7 @@
 
 use tidelog_core::{partition::AppendRefusal, producers::ProducerError};
 use tidelog_replica::{Acks, AppendError, PartitionHandle};
-use tidelog_sim::{Context, SimDisk, run};
+use tidelog_sim::{Context, Fault, FaultEffect, OperationKind, SimDisk, run};
 use tidelog_types::{ProducerEpoch, ProducerId, TopicName};
 
 use crate::node::{LOCAL, Node, Options, append, append_all, offset, produced, read_values};
@@ -54,6 +54,38 @@ fn restarts_keep_producers(seed: u64, end: fn(&SimDisk) -> SimDisk, clean: bool)
                 );
                 assert_eq!(append_all(&partition, produced(9, 0, 50, 1)).await, 50);
                 assert_eq!(read_values(&partition, 0).await.len(), 51, "each record is there once");
+            })
+            .await
+            .unwrap();
+    });
+}
+
+// Found by the campaign of a full disk: librdkafka took a new epoch five times a second while it lasted.
+#[test]
+fn what_is_sent_behind_a_batch_that_found_no_space_is_to_be_sent_again_too() {
+    run(21, |context| async move {
+        let disk = context.disk.clone();
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&context, &disk, supervisor).await;
+                let partition = node.create_topic("t", 1, &[LOCAL]).await;
+                append_all(&partition, produced(9, 0, 0, 10)).await;
+                disk.inject(Fault::on(OperationKind::Write, FaultEffect::ENOSPC).where_path_ends(".log"));
+                let try_append =
+                    async |sequence| append(&partition, produced(9, 0, sequence, 10), Acks::All).await;
+                let mut tries = 0;
+                while !matches!(try_append(20).await, Err(AppendError::NoSpace)) {
+                    tries += 1;
+                    assert!(tries < 100, "a full disk refuses");
+                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                }
+                assert!(matches!(try_append(10).await, Err(AppendError::NoSpace)));
+                disk.clear_faults();
+                tokio::time::sleep(std::time::Duration::from_secs(4)).await;
+                let gap = ProducerError::OutOfOrder { producer_id: ProducerId(9), last: Some(9), given: 20 };
+                assert_eq!(refused(&partition, produced(9, 0, 20, 10)).await, gap);
+                assert_eq!(append_all(&partition, produced(9, 0, 10, 10)).await, 10);
+                assert_eq!(append_all(&partition, produced(9, 0, 20, 10)).await, 20);
             })
             .await
             .unwrap();

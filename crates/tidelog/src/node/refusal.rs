@@ -6,8 +6,9 @@ use std::{error::Error, io, path::Path};
 
 use anyhow::anyhow;
 use tidelog_broker::BindError;
-use tidelog_controller::StartError;
+use tidelog_controller::{StartError, StoreError};
 use tidelog_log::OpenError;
+use tidelog_runtime::is_disk_full;
 
 /// An error with its causes in one line, each once, and then what to do.
 fn refused(error: &(dyn Error + 'static), advice: &str) -> anyhow::Error {
@@ -43,18 +44,26 @@ pub(super) fn directory(directory: &Path, error: &OpenError) -> anyhow::Error {
             "restore the file from a copy, or start with an empty directory: what is in the bucket stays there"
                 .to_owned()
         }
-        OpenError::Io { source, .. } => match source.kind() {
-            io::ErrorKind::PermissionDenied => {
-                "let this user read and write there, or name another folder with --data-dir".to_owned()
-            }
-            io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
-                "it is no folder: name one with --data-dir".to_owned()
-            }
-            io::ErrorKind::StorageFull => "free space on its file system".to_owned(),
-            _ => "name a folder that this user can write with --data-dir".to_owned(),
-        },
+        OpenError::Io { source, .. } => refused_by_disk(source).to_owned(),
     };
     refused(error, &advice)
+}
+
+/// What helps where the system refused a file or folder of the data directory.
+fn refused_by_disk(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "let this user read and write there, or name another folder with --data-dir"
+        }
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
+            "it is no folder: name one with --data-dir"
+        }
+        _ if is_disk_full(source) => {
+            "free space on its file system, of which a node needs some 64 MiB for itself, or name a folder elsewhere with \
+             --data-dir"
+        }
+        _ => "name a folder that this user can write with --data-dir",
+    }
 }
 
 /// A Kafka listener cannot be bound.
@@ -94,7 +103,8 @@ pub(super) fn controller(data_dir: &Path, error: &StartError) -> anyhow::Error {
         StartError::StateMissing { .. } => {
             "or start with an empty directory and another prefix of the bucket".to_owned()
         }
-        StartError::Store(_) => format!(
+        StartError::Store(StoreError::Io { source, .. }) => refused_by_disk(source).to_owned(),
+        StartError::Store(StoreError::Damaged { .. }) => format!(
             "restore {} from a copy; nothing in the bucket was changed",
             data_dir.join("controller").display()
         ),
@@ -129,7 +139,7 @@ mod tests {
             "create /data: permission denied: let this user read and write there, or name another folder with --data-dir"
         );
         let told = directory(Path::new("/data"), &io_error(io::ErrorKind::StorageFull)).to_string();
-        assert!(told.ends_with("free space on its file system"), "{told}");
+        assert!(told.contains("free space on its file system"), "{told}");
     }
 
     #[test]

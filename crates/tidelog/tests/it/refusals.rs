@@ -144,10 +144,12 @@ async fn a_directory_of_a_newer_version_a_damaged_one_and_another_programs_are_r
     let kafkas = "#\nversion=1\nbroker.id=1\ncluster.id=MkU3OEVBNTcwNTJENDM2Qk\n".to_owned();
     let cases = [
         (
-            text.replace("version=1", "version=7"),
+            "version=7\nof another form\n".to_owned(),
             "has format version 7, this version reads 1: run the version that wrote",
         ),
         (text.replace("crc=", "crc=f"), "is damaged: its checksum does not match: restore the file"),
+        (text.replace("version=1", "version=3"), "is damaged: its checksum does not match: restore the file"),
+        (text[..40].to_owned(), "is damaged: it is cut: there is no checksum: restore the file"),
         (kafkas, "was written by another program: nothing in it was changed"),
     ];
     for (wrong, expected) in cases {
