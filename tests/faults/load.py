@@ -327,7 +327,8 @@ class Lives(Worker):
     def delete(self):
         while True:
             try:
-                self.admin.delete_topics([BRIEF], request_timeout=10)[BRIEF].result(15)
+                # Without a time to wait, librdkafka takes "deleted, and still hosted" for done.
+                self.admin.delete_topics([BRIEF], operation_timeout=10, request_timeout=12)[BRIEF].result(15)
                 return
             except (KafkaException, TimeoutError) as error:
                 if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:

@@ -127,7 +127,8 @@ fn check(node: &Node, topic: &CreatableTopic) -> Result<Wanted, ApiError> {
     let name = TopicName::new(&topic.name).map_err(|error| {
         ApiError::new(error_code::topic_name(&error), format!("Topic name is invalid: {error}"))
     })?;
-    if image.topic_by_name(&name).is_some() {
+    // What was deleted may be hosted for a while yet; its name is free all the same.
+    if node.metadata.image().topic_by_name(&name).is_some() {
         return Err(ApiError::new(ErrorCode::TopicAlreadyExists, format!("Topic '{name}' already exists.")));
     }
     let configs = configs(topic)?;
