@@ -327,13 +327,20 @@ class Lives(Worker):
     def delete(self):
         while True:
             try:
-                # Without a time to wait, librdkafka takes "deleted, and still hosted" for done.
                 self.admin.delete_topics([BRIEF], operation_timeout=10, request_timeout=12)[BRIEF].result(15)
-                return
+                break
             except (KafkaException, TimeoutError) as error:
                 if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    return
+                    break
                 time.sleep(0.05)
+        # Both answers may come while it is hosted yet: a write by its name would still go to what is deleted.
+        while not self.ended.is_set():
+            try:
+                if BRIEF not in self.admin.list_topics(timeout=10).topics:
+                    return
+            except KafkaException:
+                pass
+            time.sleep(0.05)
 
 
 class Load:
