@@ -11,7 +11,7 @@ use std::{
 };
 
 use tidelog_runtime::{CancellationToken, Clock, Disk, LogLimit, Registry, Supervisor, Task};
-use tidelog_types::{DirectoryId, Offset, Timestamp, TopicPartition};
+use tidelog_types::{DirectoryId, Offset, Timestamp, TopicPartition, limits};
 use tokio::sync::Notify;
 
 use crate::{
@@ -26,6 +26,7 @@ use crate::{
     segment::Segment,
     space::{self, Space},
     tail::TailPool,
+    write_behind::Behind,
 };
 
 /// Indexes of sealed segments kept in memory; each costs 32 bytes per interval.
@@ -33,6 +34,10 @@ const INDEXES_LOADED_MAX: usize = 256;
 
 /// Workers that write behind. Two keep one device busy and leave it to readers.
 const WRITE_BEHIND_WORKERS: usize = 2;
+
+/// Rounds of the journal that may wait, beyond one batch of each partition. Two keep it busy; what waits beyond is latency
+/// for everybody behind it.
+const ROUNDS_QUEUED_MAX: u64 = 2;
 
 /// What the partitions of a node share.
 pub(crate) struct Engine {
@@ -45,6 +50,8 @@ pub(crate) struct Engine {
     pub(crate) journal: Arc<journal::files::Files>,
     pub(crate) pool: TailPool,
     pub(crate) descriptors: Descriptors,
+    /// Turns of reads that open a segment's file.
+    pub(crate) reads: tokio::sync::Semaphore,
     pub(crate) committer_stop: CancellationToken,
     pub(crate) directory_id: DirectoryId,
     /// Given back when the log is closed, whoever still holds a partition.
@@ -53,7 +60,7 @@ pub(crate) struct Engine {
     failure: OnceLock<LogFailure>,
     closing: AtomicBool,
     /// Partitions that a worker shall write behind.
-    pub(crate) behind: Mutex<VecDeque<Arc<Partition>>>,
+    pub(crate) behind: Mutex<Behind>,
     pub(crate) behind_wake: Notify,
     /// Partitions with unwritten batches, by the time of the first of them.
     pub(crate) aging: Mutex<VecDeque<(Duration, Arc<Partition>)>>,
@@ -103,6 +110,7 @@ impl Engine {
         let committer_stop = supervisor.shutdown_token().child_token();
         Self {
             descriptors: Descriptors::new(Arc::clone(&disk), descriptors),
+            reads: tokio::sync::Semaphore::new(limits::SEGMENT_READS_IN_FLIGHT_MAX),
             config,
             disk,
             clock,
@@ -196,6 +204,15 @@ impl Engine {
             || self.space.unknown()
     }
 
+    /// Whether a partition may have more of what all share: the journal's queue, and memory for what is in no segment. Whoever
+    /// floods one waits for its rounds and its write-behind; whoever writes little does not wait behind him.
+    pub(crate) fn has_share(&self, state: &State) -> bool {
+        let queue = ROUNDS_QUEUED_MAX * self.config.round_bytes_max.get();
+        let waiting = state.tail.waiting_bytes();
+        (waiting == 0 || waiting <= queue.saturating_sub(self.queue.bytes()))
+            && self.pool.has_share(state.tail.unwritten_bytes(), self.config.write_behind_bytes.get())
+    }
+
     pub(crate) fn partitions(&self) -> Vec<Arc<Partition>> {
         lock(&self.partitions).values().cloned().collect()
     }
@@ -218,6 +235,19 @@ impl Engine {
             if content.sealed {
                 content.intervals = None;
             }
+        }
+    }
+
+    /// Waits until a partition has no more than its share.
+    pub(crate) async fn share(&self, partition: &Partition) {
+        loop {
+            let room = self.pool.room.notified();
+            tokio::pin!(room);
+            room.as_mut().enable();
+            if self.check().is_err() || self.has_share(&partition.lock()) {
+                return;
+            }
+            room.await;
         }
     }
 
@@ -399,6 +429,7 @@ impl Log {
             journal_bytes: engine.journal.bytes(),
             tail_bytes: engine.pool.charged(),
             unwritten_bytes: engine.pool.unwritten(),
+            queued_bytes: engine.queue.bytes(),
             descriptors: engine.descriptors.count(),
             partitions: lock(&engine.partitions).len(),
             unclean: engine.unclean,

@@ -112,6 +112,8 @@ pub struct LogStatus {
     pub tail_bytes: u64,
     /// Of these, not yet written to segments.
     pub unwritten_bytes: u64,
+    /// Bytes that wait for a round of the journal, roughly.
+    pub queued_bytes: u64,
     /// Open segment files.
     pub descriptors: usize,
     /// Partitions.

@@ -34,6 +34,7 @@ use crate::{
     journal::{Entry, Piece, Request},
     segment::Segment,
     tail::{Dropped, Tail, TailBatch, keep},
+    write_behind::Turn,
 };
 
 /// What appends and readers share; locked for moments only.
@@ -72,8 +73,9 @@ pub(crate) struct Partition {
     observer: RwLock<Option<Arc<dyn LogObserver>>>,
     /// Told whenever offsets move.
     pub(crate) changed: Notify,
-    /// Whether it waits for a write-behind worker.
-    pub(crate) queued: AtomicBool,
+    /// Whether it waits for a write-behind worker, for each kind of turn.
+    queued_large: AtomicBool,
+    queued_old: AtomicBool,
 }
 
 impl std::fmt::Debug for Partition {
@@ -83,6 +85,14 @@ impl std::fmt::Debug for Partition {
 }
 
 impl Partition {
+    /// Whether it waits for a write-behind worker's turn of this kind.
+    pub(crate) const fn queued(&self, turn: Turn) -> &AtomicBool {
+        match turn {
+            Turn::Large => &self.queued_large,
+            Turn::Old => &self.queued_old,
+        }
+    }
+
     pub(crate) fn new(place: TopicPartition, folder: PathBuf, state: State, files: Files) -> Self {
         Self {
             place,
@@ -92,7 +102,8 @@ impl Partition {
             segments: ArcSwap::from_pointee(Vec::new()),
             observer: RwLock::new(None),
             changed: Notify::new(),
-            queued: AtomicBool::new(false),
+            queued_large: AtomicBool::new(false),
+            queued_old: AtomicBool::new(false),
         }
     }
 
@@ -235,7 +246,7 @@ impl PartitionLog {
             engine.start_aging(&self.partition, now);
         }
         if full {
-            engine.queue_write_behind(&self.partition);
+            engine.queue_write_behind(&self.partition, Turn::Large);
         }
         engine.space.accept(appended_bytes as u64);
         engine.pool.shrink();
@@ -244,6 +255,12 @@ impl PartitionLog {
         }
         engine.metrics.appended_bytes.add(appended_bytes as u64);
         Ok(end)
+    }
+
+    /// Waits while this partition has more than its share of what all have together: of the journal's queue, and of memory for
+    /// what is in no segment. Also returns once the log failed.
+    pub async fn append_share(&self) {
+        self.engine.share(&self.partition).await;
     }
 
     /// The offsets now.
@@ -317,7 +334,23 @@ impl PartitionLog {
         end: Offset,
         one_at_least: bool,
     ) -> Result<LogRead, ReadError> {
-        crate::read::read(&self.engine, &self.partition, from, bytes_max, end, one_at_least).await
+        let first_max = if one_at_least { usize::MAX } else { 0 };
+        self.read_within(from, bytes_max, end, first_max).await
+    }
+
+    /// As [`PartitionLog::read`]; the first batch may have up to `first_max` bytes where that is more than `bytes_max`. No
+    /// bytes and no error below `end`: it is larger.
+    ///
+    /// # Errors
+    /// As [`PartitionLog::read`].
+    pub async fn read_within(
+        &self,
+        from: Offset,
+        bytes_max: usize,
+        end: Offset,
+        first_max: usize,
+    ) -> Result<LogRead, ReadError> {
+        crate::read::read(&self.engine, &self.partition, from, bytes_max, end, first_max).await
     }
 
     /// The first batch, in offset order and at or after `from`, whose largest timestamp is at least `time`.

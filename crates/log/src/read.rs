@@ -39,15 +39,15 @@ pub(crate) async fn read(
     from: Offset,
     bytes_max: usize,
     end: Offset,
-    one_at_least: bool,
+    first_max: usize,
 ) -> Result<LogRead, ReadError> {
     let mut at = from;
     for _ in 0..REPLANS_MAX {
-        let (cut, end, behind_end) = match plan(partition, at, bytes_max, end, one_at_least)? {
+        let (cut, end, behind_end) = match plan(partition, at, bytes_max, end, first_max)? {
             Plan::Memory(read) => return Ok(read),
             Plan::Disk { cut, end, behind_end } => (cut, end, behind_end),
         };
-        match read_segments(engine, partition, at, bytes_max, end.min(behind_end), one_at_least).await {
+        match read_segments(engine, partition, at, bytes_max, end.min(behind_end), first_max).await {
             Ok(Some(read)) => return Ok(read),
             // Nothing in the segments at or above `at`: the offsets up to the tail are a gap.
             Ok(None) if partition.lock().cut == cut => at = at.max(behind_end),
@@ -63,7 +63,7 @@ fn plan(
     from: Offset,
     bytes_max: usize,
     end: Offset,
-    one_at_least: bool,
+    first_max: usize,
 ) -> Result<Plan, ReadError> {
     let state = partition.lock();
     let floor = state.log_start.max(state.local_log_start);
@@ -72,7 +72,7 @@ fn plan(
     }
     let end = end.min(state.log_end);
     let empty = LogRead { chunks: Vec::new(), base: from, next: from };
-    if from >= end || (bytes_max == 0 && !one_at_least) {
+    if from >= end || (bytes_max == 0 && first_max == 0) {
         return Ok(Plan::Memory(empty));
     }
     let in_memory = from >= state.behind_end || state.tail.first().is_some_and(|first| first <= from);
@@ -84,7 +84,7 @@ fn plan(
     for batch in state.tail.from(from) {
         let whole = batch.header.len() + batch.body.len();
         let first = read.chunks.is_empty();
-        if batch.last >= end || (bytes + whole > bytes_max && !(first && one_at_least)) {
+        if batch.last >= end || (bytes + whole > bytes_max && !(first && whole <= first_max)) {
             break;
         }
         if first {
@@ -145,7 +145,7 @@ async fn read_segments(
     from: Offset,
     bytes_max: usize,
     end: Offset,
-    one_at_least: bool,
+    first_max: usize,
 ) -> Result<Option<LogRead>, Failure> {
     let segments = partition.segments.load_full();
     let first = segments.partition_point(|segment| segment.base <= from).saturating_sub(1);
@@ -156,7 +156,7 @@ async fn read_segments(
         if segment.content().end <= from {
             continue;
         }
-        let read = read_segment(engine, segment, from, bytes_max, end, one_at_least).await;
+        let read = read_segment(engine, segment, from, bytes_max, end, first_max).await;
         match read {
             Ok(Some(read)) => return Ok(Some(read)),
             Ok(None) => {}
@@ -202,7 +202,7 @@ async fn read_segment(
     from: Offset,
     bytes_max: usize,
     end: Offset,
-    one_at_least: bool,
+    first_max: usize,
 ) -> Result<Option<LogRead>, Source> {
     let (mut first, count) = with_intervals(engine, segment, |intervals, _| {
         (intervals.partition_point(|interval| interval.offset <= from).saturating_sub(1), intervals.len())
@@ -227,7 +227,7 @@ async fn read_segment(
                 continue;
             }
             let none_yet = at == start;
-            if last >= end || (whole - start > bytes_max && !(none_yet && one_at_least)) {
+            if last >= end || (whole - start > bytes_max && !(none_yet && length <= first_max)) {
                 break;
             }
             if none_yet {
@@ -276,9 +276,13 @@ async fn with_intervals<T>(
 
 /// One positioned read, each interval compared with its checksum.
 async fn read_verified(engine: &Engine, segment: &Segment, stretch: &Stretch) -> Result<Bytes, Source> {
-    let file = engine.descriptors.get(&segment.path(LOG), Use::Read).await.map_err(Source::Io)?;
     let length = usize::try_from(stretch.bytes()).map_err(|_| Source::Wrong("an interval beyond memory"))?;
-    let bytes = file.read_at(stretch.position(), length).await.map_err(Source::Io)?;
+    let bytes = {
+        // Held for one file and one read, so that who has a turn waits for nobody else's.
+        let _turn = engine.reads.acquire().await.expect("the turns of reads are never closed");
+        let file = engine.descriptors.get(&segment.path(LOG), Use::Read).await.map_err(Source::Io)?;
+        file.read_at(stretch.position(), length).await.map_err(Source::Io)?
+    };
     if bytes.len() < length {
         return Err(Source::Wrong("its file is shorter than its index"));
     }
@@ -363,7 +367,7 @@ async fn scan<T>(
 ) -> Result<Option<T>, ReadError> {
     let mut at = from;
     loop {
-        let read = read(engine, partition, at, SCAN_BYTES, Offset::MAX, true).await?;
+        let read = read(engine, partition, at, SCAN_BYTES, Offset::MAX, usize::MAX).await?;
         if read.next <= at {
             return Ok(None);
         }
@@ -508,7 +512,7 @@ pub(crate) async fn max_timestamp_batch(
             continue;
         }
         at = largest_from(engine, partition, at, range.end).await;
-        let read = read(engine, partition, at, SCAN_BYTES, Offset::MAX, true).await?;
+        let read = read(engine, partition, at, SCAN_BYTES, Offset::MAX, usize::MAX).await?;
         if read.next <= at {
             break;
         }

@@ -4,7 +4,8 @@
 //! ([`TailPool`]). **Does not own** the decision what to write behind, nor any file.
 //!
 //! A batch is charged by the allocation that it keeps alive. The oldest batch of the node goes first, once it is in a
-//! segment. At half of the budget unwritten, appends wait.
+//! segment. At half of the budget unwritten, appends wait; those to a partition that has more than its share, sooner
+//! ([`TailPool::has_share`]).
 
 use std::{
     collections::VecDeque,
@@ -61,6 +62,8 @@ pub(crate) struct Tail {
     next_sequence: u64,
     /// Bytes of batches that are not in a segment.
     unwritten_bytes: u64,
+    /// Bytes of batches that wait for their round of the journal.
+    waiting_bytes: u64,
 }
 
 /// What became of a request to drop a partition's oldest batch.
@@ -70,7 +73,7 @@ pub(crate) enum Dropped {
     Freed(u64),
     /// It was gone before.
     Gone,
-    /// It is not in a segment yet.
+    /// It is not in a segment yet, or one of the partition before it is not.
     Unwritten,
 }
 
@@ -79,6 +82,9 @@ impl Tail {
         batch.sequence = self.next_sequence;
         self.next_sequence += 1;
         self.unwritten_bytes += batch.bytes() as u64;
+        if batch.journal_position.is_none() {
+            self.waiting_bytes += batch.bytes() as u64;
+        }
         self.batches.push_back(batch);
         self.next_sequence - 1
     }
@@ -129,13 +135,16 @@ impl Tail {
         if let Some(batch) = self.batches.get_mut(index)
             && batch.sequence == sequence
         {
-            batch.journal_position = Some(position);
+            if batch.journal_position.replace(position).is_none() {
+                self.waiting_bytes -= batch.bytes() as u64;
+            }
         }
     }
 
     /// Drops the oldest batch if it is the one of `sequence` and in a segment.
     pub(crate) fn drop_front(&mut self, sequence: u64) -> Dropped {
         match self.batches.front() {
+            Some(front) if front.sequence < sequence => Dropped::Unwritten,
             Some(front) if front.sequence == sequence => {
                 if self.behind == 0 {
                     return Dropped::Unwritten;
@@ -155,6 +164,9 @@ impl Tail {
                 break;
             }
             freed += back.charge;
+            if back.journal_position.is_none() {
+                self.waiting_bytes -= back.bytes() as u64;
+            }
             if self.batches.len() > self.behind {
                 unwritten += back.charge;
                 self.unwritten_bytes -= back.bytes() as u64;
@@ -180,7 +192,15 @@ impl Tail {
     pub(crate) fn unwritten_bytes(&self) -> u64 {
         self.unwritten_bytes
     }
+
+    /// Bytes of batches that wait for their round of the journal.
+    pub(crate) fn waiting_bytes(&self) -> u64 {
+        self.waiting_bytes
+    }
 }
+
+/// Batches that one look for memory passes over since they are not in a segment yet: each append looks.
+const PASSED_OVER_MAX: usize = 64;
 
 /// The node's memory for received batches.
 #[derive(Debug)]
@@ -216,6 +236,13 @@ impl TailPool {
     /// Whether appends should wait.
     pub(crate) fn crowded(&self) -> bool {
         self.unwritten() >= self.budget / 2
+    }
+
+    /// Whether a partition with so many unwritten bytes may have more: no more than all others leave of a half of the budget,
+    /// and `least` in any case. So one that is written to as fast as it goes has a quarter, four of them a tenth each, and
+    /// what they leave is there for those who write little.
+    pub(crate) fn has_share(&self, own: u64, least: u64) -> bool {
+        own <= least.max((self.budget / 2).saturating_sub(self.unwritten()))
     }
 
     /// Whether appends must be refused: callers that wait for room never get here.
@@ -254,9 +281,11 @@ impl TailPool {
         });
     }
 
-    /// Drops the node's oldest batches until the budget holds, or until one is not in a segment yet.
+    /// Drops the node's oldest batches until the budget holds. Those that are not in a segment yet are passed over, a few at a
+    /// time: they wait for ten seconds where little is written, and what came behind them is in segments long before.
     pub(crate) fn shrink(&self) {
-        while self.charged() > self.budget {
+        let mut passed = 0;
+        while self.charged() > self.budget && passed < PASSED_OVER_MAX {
             let front = self.oldest.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
             let Some((partition, sequence)) = front else { return };
             match partition.drop_front(sequence) {
@@ -265,11 +294,12 @@ impl TailPool {
                 }
                 Dropped::Gone => {}
                 Dropped::Unwritten => {
+                    // All of a partition that are passed over keep their order among themselves.
                     self.oldest
                         .lock()
                         .unwrap_or_else(PoisonError::into_inner)
-                        .push_front((partition, sequence));
-                    return;
+                        .push_back((partition, sequence));
+                    passed += 1;
                 }
             }
         }

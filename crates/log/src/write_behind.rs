@@ -4,6 +4,7 @@
 //! oldest first while memory or the journal is short. **Does not own** the files.
 
 use std::{
+    collections::VecDeque,
     io,
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -27,10 +28,47 @@ const PIECE_BATCHES_KEPT: usize = 1024;
 /// How often the free space is looked at.
 const SPACE_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Why a partition is written behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// It has a large piece, and whoever writes to it waits for its memory.
+    Large,
+    /// Its oldest batch is old, or memory is short.
+    Old,
+}
+
+/// Partitions that a worker shall write behind, each kind in its order, once at most in each. Kinds take turns: a large piece does
+/// not wait behind the little that ten thousand partitions have, nor these behind a flood.
+#[derive(Debug, Default)]
+pub(crate) struct Behind {
+    large: VecDeque<Arc<Partition>>,
+    old: VecDeque<Arc<Partition>>,
+    last_was_large: bool,
+}
+
+impl Behind {
+    pub(crate) fn push(&mut self, partition: Arc<Partition>, turn: Turn) {
+        match turn {
+            Turn::Large => self.large.push_back(partition),
+            Turn::Old => self.old.push_back(partition),
+        }
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<(Arc<Partition>, Turn)> {
+        let large_first = !self.last_was_large || self.old.is_empty();
+        let next = if large_first { self.large.pop_front() } else { None };
+        self.last_was_large = next.is_some();
+        match next {
+            Some(partition) => Some((partition, Turn::Large)),
+            None => self.old.pop_front().map(|partition| (partition, Turn::Old)),
+        }
+    }
+}
+
 impl Engine {
-    pub(crate) fn queue_write_behind(&self, partition: &Arc<Partition>) {
-        if take_flag(&partition.queued) {
-            lock(&self.behind).push_back(Arc::clone(partition));
+    pub(crate) fn queue_write_behind(&self, partition: &Arc<Partition>, turn: Turn) {
+        if take_flag(partition.queued(turn)) {
+            lock(&self.behind).push(Arc::clone(partition), turn);
             self.behind_wake.notify_one();
         }
     }
@@ -72,7 +110,7 @@ impl Engine {
             if !crowded && now.saturating_sub(*since) < self.config.write_behind_delay {
                 return;
             }
-            self.queue_write_behind(partition);
+            self.queue_write_behind(partition, Turn::Old);
             aging.pop_front();
         }
     }
@@ -89,8 +127,8 @@ impl Engine {
         let stop = self.supervisor.shutdown_token();
         let mut piece = Vec::new();
         while self.check().is_ok() {
-            let next = lock(&self.behind).pop_front();
-            let Some(partition) = next else {
+            let next = lock(&self.behind).pop();
+            let Some((partition, turn)) = next else {
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => return,
@@ -98,7 +136,7 @@ impl Engine {
                 }
                 continue;
             };
-            partition.queued.store(false, Ordering::Release);
+            partition.queued(turn).store(false, Ordering::Release);
             let mut files = partition.files.lock().await;
             let written = self.write_pieces(&partition, &mut files, &mut piece).await;
             drop(files);
@@ -112,7 +150,7 @@ impl Engine {
                     tokio::select! {
                         biased;
                         () = stop.cancelled() => return,
-                        () = self.clock.sleep(FULL_DISK_RETRY) => self.queue_write_behind(&partition),
+                        () = self.clock.sleep(FULL_DISK_RETRY) => self.queue_write_behind(&partition, Turn::Old),
                     }
                 }
                 Err(error) => {
@@ -185,4 +223,32 @@ fn next_piece(partition: &Partition, batches: &mut Vec<TailBatch>) {
     // Counted before it is collected: a list that grows costs twice its size.
     batches.reserve_exact(count);
     batches.extend(state.tail.unwritten().take(count).cloned());
+}
+
+#[cfg(test)]
+mod tests {
+    use tidelog_types::{Offset, PartitionIndex, TopicId, TopicPartition};
+
+    use super::*;
+    use crate::{PartitionConfig, partition::State};
+
+    #[test]
+    fn large_pieces_and_old_ones_take_turns() {
+        let partition = |number| {
+            let place =
+                TopicPartition { topic_id: TopicId::from_bytes([1; 16]), partition: PartitionIndex(number) };
+            let state = State::empty(PartitionConfig::default(), Offset::ZERO);
+            Arc::new(Partition::new(place, "folder".into(), state, Files::default()))
+        };
+        let mut behind = Behind::default();
+        for number in 0..4 {
+            behind.push(partition(number), Turn::Old);
+        }
+        for number in 10..12 {
+            behind.push(partition(number), Turn::Large);
+        }
+        let order: Vec<i32> =
+            std::iter::from_fn(|| behind.pop()).map(|(partition, _)| partition.place.partition.0).collect();
+        assert_eq!(order, [10, 0, 11, 1, 2, 3]);
+    }
 }

@@ -104,6 +104,8 @@ impl PartitionHandle {
         let metrics = &partition.shared.metrics;
         let appended = async {
             let prepared = prepare::prepare(partition, &request).await?;
+            // Whoever writes faster than the disk waits here, for what he wrote himself.
+            partition.log.append_share().await;
             loop {
                 match partition.try_append(&request, &prepared) {
                     Err(Refusal::Backpressure) => partition.shared.log.append_room().await,

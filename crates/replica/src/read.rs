@@ -66,6 +66,23 @@ impl PartitionHandle {
         one_at_least: bool,
         current_leader_epoch: Option<LeaderEpoch>,
     ) -> (Arc<PartitionSnapshot>, Result<Fetched, ReadError>) {
+        let first_max = if one_at_least { usize::MAX } else { 0 };
+        self.read_within(offset, bytes_max, first_max, isolation, current_leader_epoch).await
+    }
+
+    /// As [`PartitionHandle::read`]; the first batch may have up to `first_max` bytes where that is more than `bytes_max`. No
+    /// records and no error: it is larger.
+    ///
+    /// # Errors
+    /// As [`PartitionHandle::read`].
+    pub async fn read_within(
+        &self,
+        offset: Offset,
+        bytes_max: usize,
+        first_max: usize,
+        isolation: Isolation,
+        current_leader_epoch: Option<LeaderEpoch>,
+    ) -> (Arc<PartitionSnapshot>, Result<Fetched, ReadError>) {
         let partition = &self.inner;
         for _ in 0..REPLANS_MAX {
             let snapshot = partition.snapshot();
@@ -73,7 +90,7 @@ impl PartitionHandle {
                 ReadPlan::Hot { end } => end,
                 other => return (snapshot, without_reading(other, offset)),
             };
-            match partition.log.read(offset, bytes_max, end, one_at_least).await {
+            match partition.log.read_within(offset, bytes_max, end, first_max).await {
                 Ok(read) => {
                     partition.shared.metrics.hot_read_bytes.add(read.bytes() as u64);
                     return (snapshot, Ok(Fetched::Hot(read.into())));

@@ -49,6 +49,10 @@ pub const DISK_QUEUE_OPERATIONS_MAX: usize = 65_536;
 /// Reads that may wait in one lane of the disk; more wait before they are queued, where a dropped request costs nothing.
 pub const DISK_READS_QUEUED_MAX: usize = 1_024;
 
+/// Reads of segments that hold an open file at one time, whoever asks for them. Four threads read; the others wait before they
+/// open anything, so that as many clients as there may be hold no descriptor each beside the log's budget of them.
+pub const SEGMENT_READS_IN_FLIGHT_MAX: usize = 64;
+
 /// The newest feature level that this version writes and reads.
 pub const FEATURE_LEVEL: u16 = 1;
 

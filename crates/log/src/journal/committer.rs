@@ -248,6 +248,8 @@ impl Committer {
         self.engine.metrics.rounds.inc();
         self.engine.metrics.journal_bytes.add(header_bytes + bytes);
         self.writing = Some((file.file.write_at(file.used, chunks), round));
+        // There is room in the queue again.
+        self.engine.pool.room.notify_waiters();
     }
 
     fn start_sync(&mut self) {

@@ -75,6 +75,8 @@ const ENTRY_BYTES: usize = 128;
 #[derive(Debug, Default)]
 struct Waiting {
     entries: VecDeque<Entry>,
+    /// Their size in the journal, roughly.
+    bytes: u64,
     /// Entries pushed since the start: the ticket of the newest.
     pushed: u64,
 }
@@ -100,12 +102,18 @@ impl Queue {
     pub(crate) fn push(&self, entry: Entry) -> u64 {
         let ticket = {
             let mut waiting = self.lock();
+            waiting.bytes = waiting.bytes.saturating_add(entry.bytes());
             waiting.entries.push_back(entry);
             waiting.pushed += 1;
             waiting.pushed
         };
         self.wake.notify_one();
         ticket
+    }
+
+    /// Bytes that wait for a round, roughly.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.lock().bytes
     }
 
     /// Everything pushed so far is to be synced at once.
@@ -132,7 +140,10 @@ impl Queue {
             if !taken.is_empty() && bytes > bytes_max {
                 break;
             }
-            taken.extend(waiting.entries.pop_front());
+            if let Some(entry) = waiting.entries.pop_front() {
+                waiting.bytes = waiting.bytes.saturating_sub(entry.bytes());
+                taken.push(entry);
+            }
         }
         waiting.pushed - waiting.entries.len() as u64
     }

@@ -17,8 +17,9 @@ use tokio::runtime::Handle;
 use super::refusal;
 use crate::config::NodeConfig;
 
-/// Descriptors that the log leaves to sockets, the store and the cache.
-const DESCRIPTORS_KEPT: u64 = 1024;
+/// Descriptors for everything that is neither a client nor an open segment: the journal, the controller, the store and its
+/// cache, and what is read or made just now.
+const DESCRIPTORS_KEPT: u64 = 512;
 
 /// Puts a disk between a node and the machine's own one.
 pub type DiskLayer = Arc<dyn Fn(Arc<dyn Disk>) -> Arc<dyn Disk> + Send + Sync>;
@@ -141,16 +142,20 @@ impl Parts {
     }
 }
 
-/// Descriptors of the process that segments may have open.
+/// Descriptors of the process that segments may have open: of 4,096 these are 1,536.
 fn log_descriptors(limit: u64) -> u64 {
-    limit.saturating_sub(DESCRIPTORS_KEPT).max(64) / 2
+    limit.saturating_sub(descriptors_kept(limit)) / 7 * 3
 }
 
-/// Connections of clients that the process has descriptors for, beside segments and what is kept.
+/// Connections of clients that the process has descriptors for, beside segments and what is kept: of 4,096 these are 2,048.
 pub(super) fn connections_max() -> usize {
     let limit = descriptors();
-    let kept = DESCRIPTORS_KEPT.min(limit / 2);
-    usize::try_from(limit.saturating_sub(log_descriptors(limit)).saturating_sub(kept)).unwrap_or(usize::MAX)
+    let left = limit.saturating_sub(log_descriptors(limit)).saturating_sub(descriptors_kept(limit));
+    usize::try_from(left).unwrap_or(usize::MAX)
+}
+
+fn descriptors_kept(limit: u64) -> u64 {
+    DESCRIPTORS_KEPT.min(limit / 2)
 }
 
 /// The process's limit of descriptors.
@@ -158,4 +163,17 @@ fn descriptors() -> u64 {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let line = limits.lines().find(|line| line.starts_with("Max open files"));
     line.and_then(|line| line.split_whitespace().nth(3)).and_then(|soft| soft.parse().ok()).unwrap_or(4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_are_divided_and_none_is_promised_twice() {
+        let clients = |limit| limit - log_descriptors(limit) - descriptors_kept(limit);
+        assert_eq!((log_descriptors(4_096), clients(4_096), descriptors_kept(4_096)), (1_536, 2_048, 512));
+        assert_eq!((log_descriptors(1_024), clients(1_024), descriptors_kept(1_024)), (219, 293, 512));
+        assert_eq!((log_descriptors(256), clients(256), descriptors_kept(256)), (54, 74, 128));
+    }
 }
