@@ -225,17 +225,14 @@ async fn write_answers(
             Ok(answer) => answer,
             Err(error) => return report(node, caller, &End::BadRequest(error)),
         };
-        let written = write_slices(writer, &answer.slices, SILENCE_MAX).await;
+        let written = write_slices(writer, &answer.slices, answer.permit.as_ref(), SILENCE_MAX).await;
         caller.in_work.end(counted);
         match written {
             Ok(bytes) => node.metrics.bytes_out.add(u64::try_from(bytes).unwrap_or(0)),
-            Err(WriteFailure::Slow) => {
+            Err(failure @ (WriteFailure::Silent(_) | WriteFailure::Slow(_))) => {
                 node.metrics.slow_sockets.inc();
                 if let Some(suppressed) = node.connection_lines.pass("slow answer") {
-                    tracing::info!(
-                        %peer, listener, suppressed,
-                        "connection closed: it took no byte of an answer for 30 s"
-                    );
+                    tracing::info!(%peer, listener, %failure, suppressed, "connection closed");
                 }
                 return;
             }

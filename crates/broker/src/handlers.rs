@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use thiserror::Error;
+use tidelog_runtime::Permit;
 use tidelog_wire::{
     ApiKey, DecodeError, EncodeError, Message, PRODUCE_ANNOUNCED_VERSION_MIN, Reader, RequestHeader,
     Versions, encode_response_frame, messages::api_versions::ApiVersion,
@@ -81,8 +82,61 @@ pub(crate) fn encode<R: tidelog_wire::Response>(
     Ok(Answer { slices, ..Answer::default() })
 }
 
+/// Answers up to this size take no part of a budget: what clients ask for all day long is below it.
+const ANSWER_FREE: u64 = 64 * 1024;
+
+/// Memory for an answer of about `bytes`, before it is made: waits while others hold all there is. `None`: the connection
+/// ended meanwhile.
+async fn memory(node: &Node, caller: &Caller, bytes: u64) -> Option<Permit> {
+    tokio::select! {
+        biased;
+        () = caller.ended.cancelled() => None,
+        permit = node.answer_budget.acquire(bytes) => Some(permit),
+    }
+}
+
+/// Has an answer hold what it pins until it is sent.
+fn charged(node: &Node, mut answer: Answer, permit: Option<Permit>) -> Answer {
+    let bytes = answer.slices.iter().fold(0_u64, |sum, slice| sum.saturating_add(slice.len() as u64));
+    let mut permit = permit.unwrap_or_else(|| node.answer_budget.charge(0));
+    if bytes < permit.bytes() {
+        permit.shrink_to(bytes);
+    } else if bytes > ANSWER_FREE {
+        permit.merge(node.answer_budget.charge(bytes - permit.bytes()));
+    }
+    answer.permit = Some(permit);
+    answer
+}
+
+/// Makes a large answer where it is in nobody's way: behind, since the front computes nothing for more than a moment, and a
+/// few at a time, so that whoever asks for all partitions over and over waits for himself.
+async fn large<R, W>(
+    node: &Arc<Node>,
+    caller: &Caller,
+    header: RequestHeader,
+    bytes: u64,
+    work: impl FnOnce(Arc<Node>, Caller) -> W,
+) -> Result<Answer, BadRequest>
+where
+    R: tidelog_wire::Response,
+    W: Future<Output = R> + Send + 'static,
+{
+    let ended = || Ok(Answer { close: true, ..Answer::default() });
+    let Some(permit) = memory(node, caller, bytes).await else { return ended() };
+    let Ok(_turn) = node.answer_turns.acquire().await else { return ended() };
+    let response = work(Arc::clone(node), caller.clone());
+    let making = async move { encode(&header, &response.await) };
+    match node.supervisor.spawn_back("large answer", making).join().await {
+        Ok(answer) => Ok(charged(node, answer?, Some(permit))),
+        // It panicked, which is logged, or the broker stops.
+        Err(_) => ended(),
+    }
+}
+
 macro_rules! served {
-    ($($api:ident [$min:literal-$max:literal] $handler:path;)*) => {
+    // `as` names what an answer will be at most, about: where a small request may have a large one, or the same large one a
+    // thousand times.
+    ($($api:ident [$min:literal-$max:literal] $handler:path $(as $bytes:path)?;)*) => {
         /// What is served. The first three have ways of their own.
         const SERVED: &[(ApiKey, Versions)] = &[
             (ApiKey::Produce, Versions { min: api::produce::VERSION_MIN, max: api::produce::VERSION_MAX }),
@@ -100,8 +154,17 @@ macro_rules! served {
                 $(ApiKey::$api => {
                     Box::pin(async move {
                         let body = request.body()?;
+                        $(
+                            let bytes = $bytes(node, &body);
+                            if bytes > ANSWER_FREE {
+                                let work = move |node: Arc<Node>, caller: Caller| async move {
+                                    $handler(&node, &caller, version, body).await
+                                };
+                                return large(node, caller, request.header, bytes, work).await;
+                            }
+                        )?
                         let response = $handler(node, caller, version, body).await;
-                        encode(&request.header, &response)
+                        Ok(charged(node, encode(&request.header, &response)?, None))
                     })
                     .await
                 })*
@@ -113,21 +176,22 @@ macro_rules! served {
 
 served! {
     ListOffsets [1-11] api::list_offsets::handle;
-    Metadata [0-13] api::metadata::handle;
+    Metadata [0-13] api::metadata::handle as api::metadata::answer_bytes;
     FindCoordinator [0-6] api::find_coordinator::handle;
     CreateTopics [2-7] api::create_topics::handle;
     DeleteTopics [1-6] api::delete_topics::handle;
     DeleteRecords [0-2] api::delete_records::handle;
     InitProducerId [0-5] api::init_producer_id::handle;
     OffsetForLeaderEpoch [2-4] api::offset_for_leader_epoch::handle;
-    DescribeConfigs [1-4] api::describe_configs::handle;
+    DescribeConfigs [1-4] api::describe_configs::handle as api::describe_configs::answer_bytes;
     AlterConfigs [0-2] api::alter_configs::handle;
-    DescribeLogDirs [1-4] api::describe_log_dirs::handle;
+    DescribeLogDirs [1-4] api::describe_log_dirs::handle as api::describe_log_dirs::answer_bytes;
     CreatePartitions [0-3] api::create_partitions::handle;
     IncrementalAlterConfigs [0-1] api::incremental_alter_configs::handle;
     DescribeCluster [0-2] api::describe_cluster::handle;
     ListConfigResources [0-1] api::list_config_resources::handle;
-    DescribeTopicPartitions [0-0] api::describe_topic_partitions::handle;
+    DescribeTopicPartitions [0-0] api::describe_topic_partitions::handle
+        as api::describe_topic_partitions::answer_bytes;
 }
 
 /// The APIs that are served.

@@ -27,6 +27,7 @@ pub(crate) struct BrokerMetrics {
     pub fetch_sessions: Gauge,
     pub fetch_sessions_evicted: Counter,
     pub fetch_wakeups: Counter,
+    pub fetch_memory_waits: Counter,
     pub topics_auto_created: Counter,
     apis: BTreeMap<ApiKey, ApiMetrics>,
 }
@@ -67,7 +68,7 @@ impl BrokerMetrics {
                 .counter("broker_not_kafka_total", "Connections that spoke HTTP or TLS to a Kafka listener."),
             slow_sockets: registry.counter(
                 "broker_slow_sockets_total",
-                "Connections closed because they took or sent no byte for 30 s, or sent too slowly while others waited for memory.",
+                "Connections closed because they took or sent no byte for 30 s, or took or sent them too slowly while others waited for memory.",
             ),
             idle_sockets: registry
                 .counter("broker_idle_sockets_total", "Connections closed by connections.max.idle.ms."),
@@ -80,6 +81,10 @@ impl BrokerMetrics {
             fetch_wakeups: registry.counter(
                 "broker_fetch_wakeups_total",
                 "Times that a waiting fetch looked again because a partition moved.",
+            ),
+            fetch_memory_waits: registry.counter(
+                "broker_fetch_memory_waits_total",
+                "Times that a fetch waited for memory that other answers held.",
             ),
             topics_auto_created: registry.counter(
                 "broker_topics_auto_created_total",

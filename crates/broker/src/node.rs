@@ -32,6 +32,12 @@ const REQUEST_RESERVE: ByteSize = ByteSize::mib(64);
 /// Memory that fetch answers pin until they are sent: the tail's slices may outlive the tail's own budget by this much.
 const FETCH_BUDGET: ByteSize = ByteSize::mib(256);
 
+/// Memory for the answers of all other requests, those above 64 KiB, until they are sent.
+const ANSWER_BUDGET: ByteSize = ByteSize::mib(64);
+
+/// Large answers that are made at one time: each takes a few milliseconds of a thread that uploads and codecs share.
+const LARGE_ANSWERS_AT_ONCE: usize = 1;
+
 /// Memory for reads of the bucket that fetches began: on their way, and until a fetch takes them.
 const COLD_FETCH_BUDGET: ByteSize = ByteSize::mib(128);
 
@@ -59,6 +65,9 @@ pub(crate) struct Node {
     pub produce_budget: FrameBudget,
     pub request_budget: FrameBudget,
     pub fetch_budget: Budget,
+    pub answer_budget: Budget,
+    /// Large answers that are made at one time.
+    pub answer_turns: tokio::sync::Semaphore,
     pub cold_budget: Budget,
     pub cold_reads: ColdReads,
     pub supervisor: Supervisor,
@@ -116,6 +125,8 @@ impl Node {
             ),
             request_budget: FrameBudget::new("other requests", REQUEST_RESERVE, limits.request_bytes_max),
             fetch_budget: Budget::new("fetch answers", FETCH_BUDGET),
+            answer_budget: Budget::new("other answers", ANSWER_BUDGET),
+            answer_turns: tokio::sync::Semaphore::new(LARGE_ANSWERS_AT_ONCE),
             cold_budget: Budget::new("reads of the bucket", COLD_FETCH_BUDGET),
             cold_reads: ColdReads::default(),
             supervisor: parts.supervisor,

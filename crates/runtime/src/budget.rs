@@ -98,6 +98,12 @@ impl Budget {
         self.shared.name
     }
 
+    /// Whether others wait for what is held, or will soon: less than an eighth is free.
+    #[must_use]
+    pub fn is_scarce(&self) -> bool {
+        self.shared.is_scarce()
+    }
+
     /// Requests that wait now, those included that were dropped and not yet noticed.
     #[must_use]
     pub fn waiting(&self) -> usize {
@@ -118,6 +124,11 @@ impl Shared {
 
     fn fits(&self, state: &State, bytes: u64) -> bool {
         state.used == 0 || state.used.saturating_add(bytes) <= self.capacity
+    }
+
+    fn is_scarce(&self) -> bool {
+        let state = self.lock();
+        !state.waiting.is_empty() || state.used > self.capacity - self.capacity / 8
     }
 
     fn take(self: &Arc<Self>, state: &mut State, bytes: u64) -> Permit {
@@ -188,6 +199,12 @@ impl Permit {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Whether others wait for what is held of its budget, or will soon.
+    #[must_use]
+    pub fn is_scarce(&self) -> bool {
+        self.shared.is_scarce()
     }
 
     /// Moves `bytes` of these into a permit of their own.

@@ -88,6 +88,22 @@ const fn type_code(kind: ConfigType) -> i8 {
     }
 }
 
+/// Bytes of a key in an answer, about; of its documentation; and keys of a resource whose keys are not named.
+const KEY_BYTES: u64 = 96;
+const DOCUMENTATION_BYTES: u64 = 256;
+const KEYS: u64 = 64;
+
+/// About how large the answer will be.
+pub(crate) fn answer_bytes(_: &Node, request: &DescribeConfigsRequest) -> u64 {
+    let times = if request.include_synonyms { 2 } else { 1 };
+    let documentation = if request.include_documentation { DOCUMENTATION_BYTES } else { 0 };
+    let keys = |resource: &DescribeConfigsResource| match &resource.configuration_keys {
+        Some(keys) => (keys.len() as u64).min(KEYS),
+        None => KEYS,
+    };
+    request.resources.iter().map(keys).sum::<u64>().saturating_mul(times * KEY_BYTES + documentation)
+}
+
 pub(crate) async fn handle(
     node: &Arc<Node>,
     _: &Caller,

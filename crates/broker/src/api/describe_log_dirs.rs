@@ -15,6 +15,15 @@ use tidelog_wire::{
 
 use crate::{connection::Caller, node::Node};
 
+/// About how large the answer will be: 18 bytes for each partition, and its topic's name.
+pub(crate) fn answer_bytes(node: &Node, request: &DescribeLogDirsRequest) -> u64 {
+    let partitions: usize = match &request.topics {
+        Some(topics) => topics.iter().map(|topic| topic.partitions.len()).sum(),
+        None => node.image().topics().map(|topic| topic.partitions.len()).sum(),
+    };
+    24 * partitions as u64
+}
+
 pub(crate) async fn handle(
     node: &Arc<Node>,
     _: &Caller,

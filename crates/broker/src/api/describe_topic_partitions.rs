@@ -21,6 +21,15 @@ use crate::{
     node::{Node, is_internal, wire_name},
 };
 
+/// Bytes of a partition in an answer, at most, about.
+const PARTITION_BYTES: u64 = 64;
+
+/// About how large the answer will be.
+pub(crate) fn answer_bytes(node: &Node, request: &DescribeTopicPartitionsRequest) -> u64 {
+    let asked = usize::try_from(request.response_partition_limit).unwrap_or(0);
+    PARTITION_BYTES * asked.min(node.limits.describe_partitions_max) as u64
+}
+
 pub(crate) async fn handle(
     node: &Arc<Node>,
     _: &Caller,

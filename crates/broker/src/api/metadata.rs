@@ -36,6 +36,30 @@ pub(crate) const OPERATIONS_UNKNOWN: i32 = i32::MIN;
 /// How long the creation of a topic is waited for: a client asks again soon.
 const CREATE_WAIT_MS: i32 = 10_000;
 
+/// Bytes of a topic in an answer, and of each partition of it, at most, about.
+const TOPIC_BYTES: u64 = 320;
+const PARTITION_BYTES: u64 = 48;
+
+/// About how large the answer will be.
+pub(crate) fn answer_bytes(node: &Node, request: &MetadataRequest) -> u64 {
+    let image = node.image();
+    let of = |topic: &TopicImage| TOPIC_BYTES + PARTITION_BYTES * topic.partitions.len() as u64;
+    match &request.topics {
+        Some(asked) if !asked.is_empty() => asked
+            .iter()
+            .map(|asked| {
+                let named = asked.name.as_ref().and_then(|name| TopicName::new(name).ok());
+                let topic = match &named {
+                    Some(name) => image.topic_by_name(name),
+                    None => image.topic(TopicId::from(asked.topic_id)),
+                };
+                topic.map_or(TOPIC_BYTES, |topic| of(topic))
+            })
+            .sum(),
+        _ => image.topics().map(|topic| of(topic)).sum(),
+    }
+}
+
 pub(crate) async fn handle(
     node: &Arc<Node>,
     caller: &Caller,

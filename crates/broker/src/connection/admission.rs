@@ -41,8 +41,8 @@ const TICK: Duration = Duration::from_secs(1);
 /// The time over which a frame must keep the pace.
 const PACE_WINDOW: Duration = Duration::from_secs(4);
 
-/// Bytes a second that a frame must get while others wait for memory.
-const PACE: usize = 64 * 1024;
+/// Bytes a second that a frame must get, and that an answer must be rid of, while others wait for memory.
+pub(super) const PACE: usize = 64 * 1024;
 
 /// The same for one that holds a part of the completion lane: 100 MB are through in less than two minutes.
 const COMPLETION_PACE: usize = 1024 * 1024;
@@ -71,6 +71,7 @@ impl FramePermit {
         self.lane.bytes().saturating_add(self.rest.as_ref().map_or(0, |rest| rest.bytes()))
     }
 
+    /// Bytes a second that its frame must get while others wait for memory.
     fn pace(&self) -> usize {
         if self.rest.is_some() { COMPLETION_PACE } else { PACE }
     }
@@ -134,6 +135,11 @@ impl FrameBudget {
         wanted
     }
 
+    /// What a frame of `size` bytes must get a second; `None` where nobody waits for memory that it may hold.
+    pub(crate) fn pace(&self, permit: &FramePermit, size: usize) -> Option<usize> {
+        self.is_short(size).then(|| permit.pace())
+    }
+
     /// Whether others wait for memory that a frame of `size` bytes may hold.
     fn is_short(&self, size: usize) -> bool {
         self.lane(size).waiting() > 0 || self.completion.waiting() > 0
@@ -146,7 +152,7 @@ impl FrameBudget {
     }
 }
 
-/// How fast a frame comes.
+/// How fast a frame comes, or an answer goes.
 #[derive(Debug)]
 pub(crate) struct Pace {
     next_look: Instant,
@@ -155,7 +161,7 @@ pub(crate) struct Pace {
     window_bytes: usize,
 }
 
-/// Why a frame is given up.
+/// Why a frame or an answer is given up.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum OutOfPace {
     /// No byte for the time allowed.
@@ -179,12 +185,11 @@ impl Pace {
         self.window_bytes = self.window_bytes.saturating_add(bytes);
     }
 
-    /// Looks, where it is time to.
+    /// Looks, where it is time to, whether bytes came or not. `least`: how many a second must come while others wait for
+    /// memory; `None` where nobody does.
     pub(crate) fn look(
         &mut self,
-        budget: &FrameBudget,
-        permit: &FramePermit,
-        size: usize,
+        least: impl FnOnce() -> Option<usize>,
         came: bool,
         silence: Duration,
     ) -> Result<(), OutOfPace> {
@@ -198,15 +203,14 @@ impl Pace {
             return Ok(());
         }
         self.next_look = now + TICK.min(silence);
-        if !budget.is_short(size) {
+        let Some(least) = least() else {
             (self.window_begun, self.window_bytes) = (now, 0);
             return Ok(());
-        }
+        };
         let window = now.saturating_duration_since(self.window_begun);
         if window < PACE_WINDOW {
             return Ok(());
         }
-        let least = permit.pace();
         let seconds = usize::try_from(window.as_secs()).unwrap_or(usize::MAX);
         if self.window_bytes < least.saturating_mul(seconds) {
             return Err(OutOfPace::Slow(least));

@@ -124,7 +124,7 @@ pub(crate) async fn read_frame<R: AsyncRead + Unpin>(
                 true
             }
         };
-        pace.look(budget, &permit, size, came, limits.silence).map_err(|out| match out {
+        pace.look(|| budget.pace(&permit, size), came, limits.silence).map_err(|out| match out {
             OutOfPace::Silent => ReadEnd::Stalled(limits.silence),
             OutOfPace::Slow(least) => ReadEnd::Slow { size, least },
         })?;

@@ -3,30 +3,49 @@
 use std::{io, io::IoSlice, time::Duration};
 
 use bytes::Bytes;
+use thiserror::Error;
+use tidelog_runtime::Permit;
 use tokio::{
     io::{AsyncWrite, AsyncWriteExt},
-    time::timeout,
+    time::timeout_at,
 };
+
+use super::admission::{OutOfPace, PACE, Pace};
 
 /// Slices of one vectored write. The kernel takes 1,024; a fetch of 64 partitions is about this many, and the array
 /// stands on the stack.
 const SLICES_PER_WRITE: usize = 64;
 
+/// Bytes of one vectored write. A socket may take megabytes at once, and a hundred readers of those would make everybody else
+/// wait for a hundred long copies: after each large write the others have a turn.
+const BYTES_PER_WRITE: usize = 256 * 1024;
+
+/// A write above this is a large one.
+const LARGE_WRITE: usize = 64 * 1024;
+
 /// Why a frame was not written whole.
-#[derive(Debug)]
+#[derive(Debug, Error)]
 pub(crate) enum WriteFailure {
     /// The peer took no byte for the time allowed.
-    Slow,
+    #[error("it took no byte of an answer for {0:?}")]
+    Silent(Duration),
+    /// The peer took fewer bytes a second than this while others waited for the memory of its answer.
+    #[error("it took less than {0} bytes a second of an answer while others waited for memory")]
+    Slow(usize),
     /// The connection is gone.
-    Gone(io::Error),
+    #[error("connection lost")]
+    Gone(#[source] io::Error),
 }
 
-/// Writes all slices; `silence` is the longest time in which the peer may take nothing.
+/// Writes all slices; `silence` is the longest time in which the peer may take nothing. Where the memory that they pin, by
+/// `permit`, is scarce, it must take them at a pace: who reads nothing must not keep others from reading.
 pub(crate) async fn write_slices<W: AsyncWrite + Unpin>(
     writer: &mut W,
     slices: &[Bytes],
+    permit: Option<&Permit>,
     silence: Duration,
 ) -> Result<usize, WriteFailure> {
+    let mut pace = Pace::new();
     let (mut first, mut taken, mut total) = (0, 0, 0);
     while first < slices.len() {
         if slices[first].len() == taken {
@@ -34,18 +53,31 @@ pub(crate) async fn write_slices<W: AsyncWrite + Unpin>(
             continue;
         }
         let mut array = [IoSlice::new(&[]); SLICES_PER_WRITE];
-        let mut count = 0;
+        let (mut count, mut room) = (0, BYTES_PER_WRITE);
         for (place, slice) in array.iter_mut().zip(&slices[first..]) {
             let from = if count == 0 { taken } else { 0 };
-            *place = IoSlice::new(&slice[from..]);
-            count += 1;
+            let to = slice.len().min(from.saturating_add(room));
+            *place = IoSlice::new(&slice[from..to]);
+            (count, room) = (count + 1, room - (to - from));
+            if room == 0 {
+                break;
+            }
         }
-        let written = match timeout(silence, writer.write_vectored(&array[..count])).await {
-            Err(_) => return Err(WriteFailure::Slow),
+        let written = match timeout_at(pace.next_look(), writer.write_vectored(&array[..count])).await {
+            Err(_) => 0,
             Ok(Err(error)) => return Err(WriteFailure::Gone(error)),
             Ok(Ok(0)) => return Err(WriteFailure::Gone(io::ErrorKind::WriteZero.into())),
             Ok(Ok(written)) => written,
         };
+        pace.got(written);
+        let least = || permit.is_some_and(Permit::is_scarce).then_some(PACE);
+        pace.look(least, written > 0, silence).map_err(|out| match out {
+            OutOfPace::Silent => WriteFailure::Silent(silence),
+            OutOfPace::Slow(least) => WriteFailure::Slow(least),
+        })?;
+        if written > LARGE_WRITE {
+            tokio::task::yield_now().await;
+        }
         total += written;
         taken += written;
         while first < slices.len() && taken >= slices[first].len() {
@@ -62,6 +94,10 @@ mod tests {
         pin::Pin,
         task::{Context, Poll},
     };
+
+    use tidelog_runtime::Budget;
+    use tidelog_types::ByteSize;
+    use tokio::io::AsyncReadExt;
 
     use super::*;
 
@@ -114,7 +150,7 @@ mod tests {
         let whole: Vec<u8> = slices.iter().flatten().copied().collect();
         for step in [1, 2, 3, 5, 64, 10_000] {
             let mut writer = Reluctant { taken: Vec::new(), step, writes: 0 };
-            let written = write_slices(&mut writer, &slices, Duration::from_secs(1)).await.unwrap();
+            let written = write_slices(&mut writer, &slices, None, Duration::from_secs(1)).await.unwrap();
             assert_eq!((written, &writer.taken), (whole.len(), &whole), "step {step}");
             if step == 10_000 {
                 assert!(writer.writes <= 4, "{} writes", writer.writes);
@@ -125,9 +161,41 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_takes_nothing_is_given_up() {
         let (mut writer, _reader) = tokio::io::duplex(4);
-        let failure =
-            write_slices(&mut writer, &[Bytes::from_static(b"longer than four")], Duration::from_secs(30))
-                .await;
-        assert!(matches!(failure, Err(WriteFailure::Slow)));
+        let answer = [Bytes::from_static(b"longer than four")];
+        let failure = write_slices(&mut writer, &answer, None, Duration::from_secs(30)).await;
+        assert!(matches!(failure, Err(WriteFailure::Silent(_))));
+    }
+
+    // Slow readers that hold what others wait for: 64 KiB a second, over 4 s of want, is the least.
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_reads_nothing_is_given_up_soon_where_memory_is_scarce_and_late_where_it_is_not() {
+        let budget = Budget::new("answers", ByteSize::bytes(100));
+        let answer = [Bytes::from_static(b"longer than four")];
+        for (held, seconds) in [(80, 30), (90, 4)] {
+            let permit = budget.try_acquire(held).unwrap();
+            let (mut writer, _reader) = tokio::io::duplex(4);
+            let begun = tokio::time::Instant::now();
+            let failure = write_slices(&mut writer, &answer, Some(&permit), Duration::from_secs(30)).await;
+            assert_eq!(matches!(failure, Err(WriteFailure::Slow(PACE))), seconds == 4, "{failure:?}");
+            assert_eq!(begun.elapsed().as_secs(), seconds, "{held} of 100 bytes are held");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_keeps_the_pace_is_left_alone_where_memory_is_scarce() {
+        let budget = Budget::new("answers", ByteSize::bytes(100));
+        let permit = budget.try_acquire(100).unwrap();
+        let (mut writer, mut reader) = tokio::io::duplex(16 * 1024);
+        let answer = [Bytes::from(vec![7; PACE * 20])];
+        let reading = async {
+            let (mut scratch, mut all) = (vec![0; PACE], 0);
+            while all < PACE * 20 {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                all += reader.read(&mut scratch).await.unwrap();
+            }
+        };
+        let writing = write_slices(&mut writer, &answer, Some(&permit), Duration::from_secs(30));
+        let (written, ()) = tokio::join!(writing, reading);
+        assert_eq!(written.unwrap(), PACE * 20);
     }
 }

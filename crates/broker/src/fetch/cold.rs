@@ -22,8 +22,13 @@ use tokio::sync::watch;
 /// How long a read waits for the fetch that takes it.
 const KEPT_FOR: Duration = Duration::from_secs(30);
 
-/// Reads that are kept at once; above it the oldest goes. Each is at most a partition's share of a fetch.
-const SLOTS_MAX: usize = 64;
+/// Reads that are kept at once; above it the oldest goes. Their memory is bounded by the budget: this bounds their number
+/// alone. With fewer places than consumers, of a bucket that is slower than their fetches' waits, each that comes back would
+/// push out what another one waits for, and none would ever have anything.
+const SLOTS_MAX: usize = 4_096;
+
+/// Reads that are begun in any case take at most this part of the budget beyond its whole.
+const OVERDRAFT_PART: u64 = 4;
 
 /// What identifies a read: who asks again for the same place takes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,8 +92,8 @@ pub(crate) struct ColdReads {
 }
 
 impl ColdReads {
-    /// The read of this place: the one that is there, or a new one, for which `budget` has memory. With `in_any_case` it is
-    /// charged where there is none.
+    /// The read of this place: the one that is there, or a new one, for which `budget` has memory. With `in_any_case` it may
+    /// exceed the budget by a quarter.
     pub(crate) fn join(&self, now: Duration, key: ColdKey, budget: &Budget, in_any_case: bool) -> Joined {
         let mut kept = self.lock();
         kept.retain(|_, read| now.saturating_sub(read.begun) <= KEPT_FOR);
@@ -96,11 +101,12 @@ impl ColdReads {
             return Joined::UnderWay(read.slot.clone());
         }
         let bytes = u64::try_from(key.bytes_max).unwrap_or(u64::MAX);
+        let overdraft = budget.capacity().saturating_add(budget.capacity() / OVERDRAFT_PART);
         let permit = loop {
             match budget.try_acquire(bytes) {
                 Some(permit) => break permit,
                 None if drop_oldest(&mut kept, ColdSlot::is_done) => {}
-                None if in_any_case => break budget.charge(bytes),
+                None if in_any_case && budget.used() <= overdraft => break budget.charge(bytes),
                 None => return Joined::NoMemory,
             }
         };
@@ -146,9 +152,9 @@ pub(crate) struct Fitting {
     pub pinned: usize,
 }
 
-/// What of `records`, each chunk of which holds whole batches, fits into `room`; with `one_at_least` one batch, whatever
-/// its size.
-pub(crate) fn fitting(records: Records, room: usize, one_at_least: bool) -> Fitting {
+/// What of `records`, each chunk of which holds whole batches, fits into `room`; the first batch may have `first_max` bytes
+/// where that is more.
+pub(crate) fn fitting(records: Records, room: usize, first_max: usize) -> Fitting {
     let mut fitting = Fitting::default();
     for chunk in records.chunks {
         let mut at = 0;
@@ -157,7 +163,7 @@ pub(crate) fn fitting(records: Records, room: usize, one_at_least: bool) -> Fitt
             // What does not say its size goes as a whole: that it is batches was checked by who read it.
             let size =
                 size.filter(|size| *size > 0).map_or(chunk.len() - at, |size| size.min(chunk.len() - at));
-            let first = one_at_least && fitting.bytes == 0 && at == 0;
+            let first = size <= first_max && fitting.bytes == 0 && at == 0;
             if !first && fitting.bytes.saturating_add(at).saturating_add(size) > room {
                 break;
             }
@@ -258,6 +264,32 @@ mod tests {
         assert_eq!(budget.used(), 41);
     }
 
+    // Each of a hundred consumers of a slow bucket comes back before its read is done, over and over.
+    #[tokio::test]
+    async fn no_read_under_way_is_pushed_out_by_other_consumers() {
+        let (reads, budget) = (ColdReads::default(), Budget::new("cold", tidelog_types::ByteSize::mib(1)));
+        let senders: Vec<_> =
+            (0..100).map(|offset| begun(reads.join(Duration::ZERO, key(offset), &budget, true)).1).collect();
+        for offset in 0..100 {
+            let again = reads.join(Duration::from_millis(500), key(offset), &budget, true);
+            assert!(matches!(again, Joined::UnderWay(_)), "{offset}");
+        }
+        for (sender, offset) in senders.into_iter().zip(0..) {
+            sender.send_replace(Some(Ok(Records::default())));
+            assert!(reads.under_way(Duration::from_secs(2), &key(offset)).unwrap().outcome().is_some());
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_begun_in_any_case_is_bounded() {
+        let (reads, budget) = (ColdReads::default(), budget());
+        let of = |offset| ColdKey { bytes_max: 10, ..key(offset) };
+        let under_way: Vec<_> =
+            (0..100).map(|offset| reads.join(Duration::ZERO, of(offset), &budget, true)).collect();
+        let begun = under_way.iter().filter(|joined| matches!(joined, Joined::Begun(..))).count();
+        assert_eq!((begun, budget.used()), (13, 130), "100 bytes, and a quarter more");
+    }
+
     #[test]
     fn what_fits_is_whole_batches() {
         let batch = |size: usize| {
@@ -269,8 +301,8 @@ mod tests {
             |sizes: &[usize]| Bytes::from(sizes.iter().flat_map(|size| batch(*size)).collect::<Vec<u8>>());
         let records =
             || Records { chunks: vec![chunk(&[100, 200, 300]), chunk(&[400])], ..Records::default() };
-        let fit = |room, one| {
-            let fitting = fitting(records(), room, one);
+        let fit = |room, one: bool| {
+            let fitting = fitting(records(), room, if one { 100 } else { 99 });
             assert_eq!(fitting.bytes, fitting.chunks.iter().map(Bytes::len).sum::<usize>());
             (fitting.bytes, fitting.pinned)
         };
@@ -280,7 +312,7 @@ mod tests {
         assert_eq!(fit(599, false), (300, 2400));
         assert_eq!(fit(299, false), (100, 100), "copied");
         assert_eq!(fit(99, false), (0, 0));
-        assert_eq!(fit(99, true), (100, 100));
+        assert_eq!(fit(99, true), (100, 100), "the first one may be larger");
         assert_eq!(
             (pinned_by(1 << 20), pinned_by(300 << 10), pinned_by(5 << 20)),
             (1 << 20, 1 << 20, 5 << 20)

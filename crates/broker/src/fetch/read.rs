@@ -9,8 +9,9 @@
 //! known to be away, the answer says so for that partition.
 //!
 //! A round is granted memory before it reads ([`Fetch::grant`]) and keeps what its records pin ([`Fetch::charge`]) until
-//! the answer is sent. Where there is little, it returns less and does not wait; but a fetch that finds anything finds one
-//! whole batch.
+//! the answer is sent. Where there is little, it returns less and does not wait; one whole batch of up to
+//! [`FIRST_BATCH_FREE`] it finds in any case. For a larger one it waits its turn ([`Fetch::wait_for_memory`]), while those
+//! who hold memory and do not read are closed: so what answers pin is bounded however many do not read theirs.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -37,6 +38,18 @@ const COLD_READ_BYTES_SCARCE: usize = 64 * 1024;
 
 /// How long the bucket is tried for one read. Longer than a fetch waits: the read goes on without it.
 const COLD_READ_DEADLINE: Duration = Duration::from_secs(20);
+
+/// The largest first batch that is answered whatever memory there is: what a producer that does not linger writes, so that
+/// who stands at the tail never waits for others' memory. With as many connections as there are descriptors for (2,048 at
+/// 4,096) these are 128 MiB.
+const FIRST_BATCH_FREE: usize = 64 * 1024;
+
+/// What a fetch waits for whose first batch is larger: Kafka's default for the largest batch.
+const FIRST_BATCH_TURN: usize = 1024 * 1024 + 12;
+
+/// How long it waits at most, below the 30 s after which clients give a request up. Those who hold what it waits for are
+/// through or closed well before.
+const MEMORY_WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// What one fetch asks for in all.
 #[derive(Debug, Clone, Copy)]
@@ -154,8 +167,10 @@ pub(crate) async fn read_all(
         cold_bytes: 0,
         bytes: 0,
         pinned: 0,
+        hungry: false,
     };
     fetch.look_at_all().await;
+    fetch.wait_for_memory(caller).await;
     if !answer_at_once && !fetch.is_satisfied() && !limits.wait_max.is_zero() {
         fetch.wait(caller).await;
     }
@@ -174,6 +189,8 @@ struct Fetch<'a> {
     /// The sums over what was found; kept, since a fetch of many partitions would else add them up for each.
     bytes: usize,
     pinned: usize,
+    /// A first batch is there for which it had not the memory.
+    hungry: bool,
 }
 
 impl Fetch<'_> {
@@ -207,7 +224,7 @@ impl Fetch<'_> {
     }
 
     /// Ends a round: makes the permit what the records pin. More than was granted is charged only where the one batch that
-    /// a fetch gets in any case is larger.
+    /// a fetch gets in any case, or had its turn for, is larger.
     fn charge(&mut self) {
         let pinned = as_u64(self.pinned);
         let held = self.permit.bytes();
@@ -224,18 +241,42 @@ impl Fetch<'_> {
             || self.reads.iter().any(|read| read.found.is_urgent())
     }
 
-    /// How many bytes partition `index` may give, and whether a batch larger than that is welcome: the first one is, or a
-    /// consumer with small limits would stand before it for ever.
-    fn room(&self, index: usize) -> (usize, bool) {
+    /// Where the one batch that would be its answer found no memory: waits its turn for it, and looks again.
+    async fn wait_for_memory(&mut self, caller: &Caller) {
+        if !self.hungry || self.bytes > 0 {
+            return;
+        }
+        self.hungry = false;
+        self.node.metrics.fetch_memory_waits.inc();
+        let turn = as_u64(FIRST_BATCH_TURN);
+        let granted = tokio::select! {
+            biased;
+            () = caller.ended.cancelled() => return,
+            () = caller.in_work.hurried() => return,
+            granted = self.node.fetch_budget.acquire(turn) => granted,
+            () = tokio::time::sleep(MEMORY_WAIT_MAX) => return,
+        };
+        self.permit.merge(granted);
+        self.look_at_all().await;
+    }
+
+    /// How many bytes partition `index` may give, and how large the first batch may be where that is more: some batch is
+    /// welcome, or a consumer with small limits would stand before it for ever.
+    fn room(&self, index: usize) -> (usize, usize) {
         let found = &self.reads[index].found;
         let (bytes, pinned) = (self.bytes - found.bytes(), self.pinned - found.pinned());
         let granted = usize::try_from(self.permit.bytes()).unwrap_or(usize::MAX).saturating_sub(pinned);
         let room = self.limits.bytes_max.saturating_sub(bytes).min(granted);
-        (room.min(self.reads[index].bytes_max), bytes == 0)
+        let first_max = match granted {
+            _ if bytes > 0 => 0,
+            granted if granted >= FIRST_BATCH_TURN => usize::MAX,
+            granted => granted.max(FIRST_BATCH_FREE),
+        };
+        (room.min(self.reads[index].bytes_max), first_max)
     }
 
     async fn look(&mut self, index: usize) {
-        let (room, one_at_least) = self.room(index);
+        let (room, first_max) = self.room(index);
         let isolation = self.limits.isolation;
         let read = &self.reads[index];
         let snapshot = read.handle.snapshot();
@@ -243,7 +284,7 @@ impl Fetch<'_> {
             self.set(index, diverging);
             return;
         }
-        if room == 0 && !one_at_least {
+        if room == 0 && first_max == 0 {
             // Nothing fits any more, but how far the partition reaches is told, and what is wrong with it.
             let plan = plan_read(&snapshot, read.offset, isolation, read.current_leader_epoch);
             self.set(index, without_room(plan, snapshot));
@@ -251,13 +292,14 @@ impl Fetch<'_> {
         }
         let (handle, offset) = (read.handle.clone(), read.offset);
         let (snapshot, fetched) =
-            handle.read(offset, room, isolation, one_at_least, read.current_leader_epoch).await;
+            handle.read_within(offset, room, first_max, isolation, read.current_leader_epoch).await;
         let found = match fetched {
             Err(error) => Found::Error { code: error_code::read(&error), snapshot },
             Ok(Fetched::AtEnd) => Found::Nothing { snapshot },
             Ok(Fetched::Hot(records)) => {
                 // From memory it is a slice of what the tail charges for; from the disk it is all of its allocation.
                 let bytes = records.bytes();
+                self.hungry |= bytes == 0 && first_max > 0;
                 found(records.chunks, (bytes, bytes), false, snapshot)
             }
             Ok(Fetched::Cold { end }) => self.cold(index, end, snapshot),
@@ -333,6 +375,7 @@ impl Fetch<'_> {
             }
         }
         self.charge();
+        self.wait_for_memory(caller).await;
         while !self.is_satisfied() {
             let cold = self.any_cold();
             // Cancellation first, for a stop is not to be outrun by a busy partition; then the clock, for the same reason.
@@ -353,6 +396,7 @@ impl Fetch<'_> {
                     self.charge();
                 }
             }
+            self.wait_for_memory(caller).await;
         }
     }
 
@@ -406,16 +450,17 @@ impl Fetch<'_> {
             return;
         }
         self.grant();
-        let (room, one_at_least) = self.room(index);
+        let (room, first_max) = self.room(index);
         let read = &mut self.reads[index];
         let Found::Cold { slot, key, parked, snapshot } = &mut read.found else { return };
         let Some(outcome) = slot.outcome() else { return };
         let (key, snapshot) = (*key, Arc::clone(snapshot));
         match outcome {
             Ok(records) => {
-                let (nothing, fitting) = (records.bytes() == 0, fitting(records, room, one_at_least));
+                let (nothing, fitting) = (records.bytes() == 0, fitting(records, room, first_max));
                 if fitting.bytes == 0 && !nothing {
                     *parked = true;
+                    self.hungry |= first_max > 0;
                     return;
                 }
                 self.cold_bytes = self.cold_bytes.saturating_sub(key.bytes_max);

@@ -18,4 +18,5 @@ mod produce;
 mod producer_epochs;
 mod session_news;
 mod sessions;
+mod slow_readers;
 mod topics;
