@@ -8,3 +8,4 @@ use tidelog_tests::fuzz::allocation::Counting;
 static ALLOCATOR: Counting = Counting;
 
 mod fuzz;
+mod model;

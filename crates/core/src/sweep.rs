@@ -14,8 +14,8 @@
 
 use std::collections::BTreeMap;
 
-use tidelog_format::manifest::{PageId, SegmentObjectId};
-use tidelog_types::{BrokerIncarnation, Timestamp, TopicPartition, UploadId, UploadSequence};
+use tidelog_format::manifest::{ManifestEntry, PageId, SegmentObjectId};
+use tidelog_types::{BrokerIncarnation, Offset, Timestamp, TopicPartition, UploadId, UploadSequence};
 
 use crate::{
     cluster::{DeletionItem, DeletionScope, DeletionTarget, MetadataImage, ObjectName, PartitionImage},
@@ -138,15 +138,21 @@ fn segment_coverage(
     if partition.manifest.entries.iter().any(|entry| entry.object == object) {
         return Coverage::Covered;
     }
+    // A page goes on to list what lies below the log start. That is named no more once its deletion is done: a put that came
+    // late, behind its own deletion, is an orphan as any other.
     let line = partition.manifest.lines.iter().find(|line| line.range.contains(object.base));
+    let held = line.map(|line| (line.page, partition.log_start, Offset::MAX));
     let queued = items.iter().filter_map(|item| match &item.target {
-        DeletionTarget::Range { page, .. } => Some(*page),
+        DeletionTarget::Range { page, from, to, .. } => Some((*page, *from, *to)),
         _ => None,
     });
-    for page in line.map(|line| line.page).into_iter().chain(queued) {
+    for (page, above, to) in held.into_iter().chain(queued) {
+        let names = |entry: &ManifestEntry| {
+            entry.object == object && above < entry.range.end && entry.range.end <= to
+        };
         match pages.get(&page) {
             None => return Coverage::LookInto(page),
-            Some(entries) if entries.iter().any(|entry| entry.object == object) => return Coverage::Covered,
+            Some(entries) if entries.iter().any(names) => return Coverage::Covered,
             Some(_) => {}
         }
     }

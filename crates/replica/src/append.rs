@@ -103,7 +103,10 @@ impl PartitionHandle {
         let partition = &self.inner;
         let metrics = &partition.shared.metrics;
         let appended = async {
-            let prepared = prepare::prepare(partition, &request).await?;
+            let mut prepared = prepare::prepare(partition, &request).await?;
+            if partition.shared.config.mistakes.forget_producers {
+                prepared.facts.producer = None;
+            }
             // Whoever writes faster than the disk waits here, for what he wrote himself.
             partition.log.append_share().await;
             loop {

@@ -24,6 +24,7 @@ mod look_up;
 mod manager;
 mod metadata;
 mod metrics;
+mod mistakes;
 mod observer;
 mod partition;
 mod prepare;
@@ -43,6 +44,8 @@ pub use fence::{Fence, LiftFenceError};
 pub use manager::{PartitionUsage, ReplicaManager, Started};
 pub use metadata::{Metadata, ProposeFailure, ProposeFuture};
 pub use metrics::ReplicaMetrics;
+#[doc(hidden)]
+pub use mistakes::Mistakes;
 pub use partition::PartitionHandle;
 pub use read::{Fetched, Records};
 pub use settings::{PartitionSettings, ReplicaConfig};

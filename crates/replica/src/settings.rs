@@ -12,6 +12,8 @@ use tidelog_format::codec::Codec;
 use tidelog_log::PartitionConfig;
 use tidelog_types::{BrokerId, ByteSize, TopicName, TopicPartition, limits};
 
+use crate::mistakes::Mistakes;
+
 /// Settings of a broker's partitions.
 #[derive(Debug, Clone)]
 pub struct ReplicaConfig {
@@ -25,6 +27,9 @@ pub struct ReplicaConfig {
     pub retention_check_interval: Duration,
     /// How often silent producers are looked for.
     pub producer_check_interval: Duration,
+    /// Deliberate defects, for the tests that prove the checkers.
+    #[doc(hidden)]
+    pub mistakes: Mistakes,
 }
 
 impl ReplicaConfig {
@@ -37,6 +42,7 @@ impl ReplicaConfig {
             registered_at,
             retention_check_interval: Duration::from_secs(300),
             producer_check_interval: Duration::from_secs(600),
+            mistakes: Mistakes::default(),
         }
     }
 

@@ -199,7 +199,7 @@ impl PartitionHandle {
         let snapshot = partition.snapshot();
         let tiered = if snapshot.tiered { snapshot.tiered_end } else { snapshot.log_start };
         let allowed = tiered.max(snapshot.log_start);
-        if to > allowed {
+        if to > allowed && !partition.shared.config.mistakes.evict_unchecked {
             return Err(TieringError::NotTiered { asked: to, allowed });
         }
         partition.log.set_local_log_start(to).await?;

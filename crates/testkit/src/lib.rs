@@ -16,6 +16,7 @@ pub mod raw_client;
 mod s3_answers;
 mod s3_proxy;
 mod s3_server;
+mod sim_bucket;
 mod store_fault;
 mod virtual_time;
 
@@ -25,5 +26,6 @@ pub use key_issuer::{IssuerManners, KeyIssuer};
 pub use kill::{KillPlan, KillSwitch, KillingDisk, KillingStore, Moment, Phase};
 pub use s3_proxy::{Fault, LoggedRequest, Rule, S3Proxy};
 pub use s3_server::{Conditions, ListQuirk, S3Config, S3Server};
+pub use sim_bucket::{BucketManners, BucketObserver, SimBucket, TrapMoment};
 pub use store_fault::{FaultyStore, StoreFault, StoreOperation};
 pub use virtual_time::VirtualClock;

@@ -58,7 +58,7 @@ use tidelog_types::{
 use tokio::sync::Semaphore;
 use tracing::{error, warn};
 
-use crate::{kept::Kept, pages::ManifestPages};
+use crate::{kept::Kept, mistakes::Mistakes, pages::ManifestPages};
 use charged::Charged;
 use flights::Flights;
 use get::{LookUpLane, Missing};
@@ -97,6 +97,9 @@ pub struct ColdConfig {
     pub look_up_requests_max: usize,
     /// How far ahead of one reader is read at most.
     pub readahead_max: ByteSize,
+    /// Deliberate defects, for the tests that prove the checkers.
+    #[doc(hidden)]
+    pub mistakes: Mistakes,
 }
 
 impl Default for ColdConfig {
@@ -109,6 +112,7 @@ impl Default for ColdConfig {
             ahead_requests_max: 16,
             look_up_requests_max: 8,
             readahead_max: ByteSize::mib(32),
+            mistakes: Mistakes::default(),
         }
     }
 }
@@ -196,6 +200,7 @@ pub(crate) struct Shared {
     streams: Mutex<Streams>,
     missing: Mutex<BTreeMap<String, Missing>>,
     lines: LogLimit,
+    mistakes: Mistakes,
     sweeping: AtomicBool,
     /// Itself, for the tasks that it starts.
     me: Weak<Shared>,
@@ -262,6 +267,7 @@ impl ColdTier {
             interval_flights: Flights::new(),
             streams: Mutex::new(Streams::new(config.readahead())),
             missing: Mutex::default(),
+            mistakes: config.mistakes,
             sweeping: AtomicBool::new(false),
             me: Weak::clone(me),
         });

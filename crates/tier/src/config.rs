@@ -5,6 +5,8 @@ use std::time::Duration;
 use tidelog_core::topic_config::BrokerSettings;
 use tidelog_types::{BrokerId, BrokerIncarnation, ByteSize, ClusterId};
 
+use crate::mistakes::Mistakes;
+
 /// Settings of tiering on one node. Constants of one start: a change needs another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TierConfig {
@@ -34,6 +36,9 @@ pub struct TierConfig {
     pub local_disk_bytes_max: Option<ByteSize>,
     /// Partitions that upload at once: 8 of 64 MiB keep a 10 Gbit/s link to a store busy.
     pub uploads_at_once: usize,
+    /// Deliberate defects, for the tests that prove the checkers.
+    #[doc(hidden)]
+    pub mistakes: Mistakes,
 }
 
 impl TierConfig {
@@ -68,6 +73,7 @@ impl TierConfig {
             manifest_publish_daily: Duration::from_secs(86_400),
             local_disk_bytes_max: settings.amount("local.disk.bytes.max").map(ByteSize::bytes),
             uploads_at_once: 8,
+            mistakes: Mistakes::default(),
         }
     }
 }

@@ -23,8 +23,10 @@ mod context;
 mod delete;
 mod kept;
 mod metrics;
+mod mistakes;
 mod pages;
 mod publish;
+mod put;
 mod retention;
 mod segment_object;
 mod spill;
@@ -47,6 +49,8 @@ use tracing::{debug, warn};
 pub use cold::{ColdConfig, ColdTier, ColdUsage};
 pub use commands::ClusterCommands;
 pub use config::TierConfig;
+#[doc(hidden)]
+pub use mistakes::Mistakes;
 pub use pages::{ManifestPages, PageError};
 pub use status::{PartitionStatus, SegmentStatus, SegmentsError, TierSegments, TierStatus, TopicStatus};
 

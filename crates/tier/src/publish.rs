@@ -18,7 +18,6 @@ use tidelog_core::{
     upload::{PublishPeriods, publish_due},
 };
 use tidelog_format::{keys::ObjectKey, manifest::ManifestFile};
-use tidelog_object::PutError;
 use tidelog_replica::ProposeFailure;
 use tidelog_types::{ClusterId, Offset, TopicName, TopicPartition};
 
@@ -26,6 +25,7 @@ use crate::{
     commands::propose_again,
     config::millis,
     context::Context,
+    put::{PutWholeError, put_whole},
     task::{Task, TickError},
 };
 
@@ -36,7 +36,7 @@ const PUBLISHED_PER_TICK_MAX: usize = 32;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PublishError {
     #[error(transparent)]
-    Put(#[from] PutError),
+    Put(#[from] PutWholeError),
     #[error(transparent)]
     Propose(#[from] ProposeFailure),
     #[error("the controller answered something else")]
@@ -55,7 +55,7 @@ pub(crate) async fn publish(context: &Context, place: TopicPartition) -> Result<
     }
     let bytes = manifest_file(context.config.cluster_id, &topic.name, place, partition).encode();
     let key = ObjectKey::Manifest { topic: topic.name.clone(), place, version }.to_string();
-    context.store.put_new(&key, vec![bytes.into()]).await?;
+    put_whole(&context.store, &key, vec![bytes.into()]).await?;
     let leader_epoch = partition.leader_epoch;
     let command = Command::ManifestPublished { place, leader_epoch, version };
     match propose_again(&*context.commands, command).await? {

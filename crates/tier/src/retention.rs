@@ -94,7 +94,7 @@ impl Eviction {
         let mut outcome = Ok(());
         for handle in self.context.partitions.partitions() {
             let Some(at) = Standing::of(&handle, &image) else { continue };
-            let end = committed_end(&at);
+            let end = self.evictable(&at);
             let keeps_all = at.is_internal() || !at.image.tiered || at.topic.remote_log_copy_disable;
             let keep = if keeps_all {
                 Keep::default()
@@ -109,6 +109,15 @@ impl Eviction {
             }
         }
         outcome
+    }
+
+    /// Below it nothing is needed on local disk.
+    fn evictable(&self, at: &Standing) -> Offset {
+        let sealed = at.segments.iter().rev().find(|segment| segment.sealed).map(|segment| segment.range.end);
+        match sealed.filter(|_| self.context.config.mistakes.evict_before_commit) {
+            Some(sealed) => sealed.min(at.snapshot.high_watermark),
+            None => committed_end(at),
+        }
     }
 
     /// The disk limit, over all partitions.

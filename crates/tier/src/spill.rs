@@ -14,12 +14,17 @@ use tidelog_format::{
     keys::ObjectKey,
     manifest::{ManifestEntry, PAGE_ENTRIES_MAX, Page, PageId, PageLine},
 };
-use tidelog_object::PutError;
 use tidelog_replica::ProposeFailure;
 use tidelog_types::{TopicName, TopicPartition, limits};
 use tracing::{debug, warn};
 
-use crate::{commands::propose_again, context::Context, pages::PageError, publish};
+use crate::{
+    commands::propose_again,
+    context::Context,
+    pages::PageError,
+    publish,
+    put::{PutWholeError, put_whole},
+};
 
 /// Why entries did not move. The next tick tries again.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +32,7 @@ pub(crate) enum SpillError {
     #[error(transparent)]
     Page(#[from] PageError),
     #[error(transparent)]
-    Put(#[from] PutError),
+    Put(#[from] PutWholeError),
     #[error(transparent)]
     Propose(#[from] ProposeFailure),
     #[error("{moved} entries do not fit one page")]
@@ -54,7 +59,8 @@ pub(crate) async fn spill_if_due(context: &Context, place: TopicPartition) -> Re
     let Some(plan) = plan_spill(&partition.manifest) else { return Ok(false) };
     let page = new_page(context, &topic.name, place, &partition.manifest, &plan).await?;
     let key = ObjectKey::Page { topic: topic.name.clone(), place, page: page.line.page }.to_string();
-    context.store.put_new(&key, vec![page.bytes]).await?;
+    // From here on the page is the only list of what it lists.
+    put_whole(&context.store, &key, vec![page.bytes]).await?;
     let spill = Spill {
         place,
         leader_epoch: partition.leader_epoch,

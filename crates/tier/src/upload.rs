@@ -31,7 +31,6 @@ use tidelog_format::{
     manifest::SegmentObjectId,
     object::{Gaps, ObjectIdentity},
 };
-use tidelog_object::{GetError, PutError};
 use tidelog_replica::{PartitionHandle, TieringError};
 use tidelog_runtime::Permit;
 use tidelog_types::{LeaderEpoch, Offset, OffsetRange, TopicName, TopicPartition};
@@ -43,6 +42,7 @@ use crate::{
     config::millis,
     context::{Context, Standing},
     metrics::LagGauges,
+    put::{PutWholeError, put_whole},
     segment_object, spill,
     task::{Task, TickError},
 };
@@ -66,11 +66,7 @@ pub(crate) enum UploadError {
     #[error("an open transaction at offset {0} is not decided within what may be read")]
     Undecided(Offset),
     #[error(transparent)]
-    Put(#[from] PutError),
-    #[error("the written object cannot be looked at: {0}")]
-    Look(#[from] GetError),
-    #[error("the store holds {actual} bytes of {key}, {expected} were sent")]
-    Truncated { key: String, expected: u64, actual: u64 },
+    Put(#[from] PutWholeError),
     #[error("the commit: {0}")]
     Commit(#[from] CommitError),
     #[error("the move of entries to a page: {0}")]
@@ -312,7 +308,7 @@ async fn upload_object(
     let entry = built.entry();
     let object = entry.object;
     let key = ObjectKey::Segment { topic: at.name.clone(), place: at.place, object }.to_string();
-    put_and_look(context, &key, built.payload, entry.object_bytes).await?;
+    put_whole(&context.store, &key, built.payload).await?;
     drop(memory);
     let result = committer.commit(SegmentCommit { place: at.place, leader_epoch, entry }).await?;
     match &result {
@@ -326,21 +322,6 @@ async fn upload_object(
         }
     }
     Ok(result)
-}
-
-/// Writes an object and verifies that the store has all of it before anything may name it (B86).
-async fn put_and_look(
-    context: &Context,
-    key: &str,
-    payload: Vec<bytes::Bytes>,
-    expected: u64,
-) -> Result<(), UploadError> {
-    context.store.put_new(key, payload).await?;
-    let found = context.store.head(key).await?;
-    if found.bytes != expected {
-        return Err(UploadError::Truncated { key: key.to_owned(), expected, actual: found.bytes });
-    }
-    Ok(())
 }
 
 /// The object that ends where the next one begins; `None` where a log start jumped, or where it is in a page.

@@ -5,6 +5,7 @@
 
 mod bucket;
 mod disk;
+mod model;
 mod pressure;
 
 use std::{path::PathBuf, process::Command};
@@ -25,6 +26,8 @@ pub enum Faults {
     Disk(disk::Disk),
     /// Puts a node with 10,000 partitions under floods, slow readers and thousands of connections beside ordinary clients.
     Pressure(pressure::Pressure),
+    /// Runs the crash model of a whole node over many seeds: a simulated disk, a simulated bucket, virtual time.
+    Model(model::Model),
     /// Shows that the kill campaign sees deliberate mistakes: it must go red with each.
     Prove(Prove),
 }
@@ -84,6 +87,7 @@ pub fn run(faults: &Faults) -> Result<()> {
         Faults::Bucket(options) => bucket::run(options),
         Faults::Disk(options) => disk::run(options),
         Faults::Pressure(options) => pressure::run(options),
+        Faults::Model(options) => model::run(options),
         Faults::Prove(options) => prove(options),
     }
 }

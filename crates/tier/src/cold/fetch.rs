@@ -265,7 +265,7 @@ impl Shared {
     fn checked(&self, object: &OpenObject, unit: &Unit, chunks: &[Bytes], start: u64) -> Option<Bytes> {
         let at = |position: u64| usize::try_from(position.saturating_sub(start)).unwrap_or(usize::MAX);
         let bytes = cut(chunks, at(unit.position.start)..at(unit.position.end))?;
-        let damaged = object.damaged_intervals(unit, &bytes);
+        let damaged = self.damaged_intervals(object, unit, &bytes);
         self.metrics.corrupt_intervals.add(damaged);
         (damaged == 0).then_some(bytes)
     }
