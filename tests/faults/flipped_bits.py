@@ -61,6 +61,7 @@ FILES = {
     "lock": r"\.lock",
     "meta": r"meta\.properties",
     "reserve": r"reserve",
+    "claims": r"bucket\.claims",
     "checkpoint": r"log\.checkpoint",
     "journal": r"journal/\d{20}\.journal",
     "segment": rf"{PARTITION}/\d{{20}}\.log",
@@ -73,18 +74,20 @@ FILES = {
     "controller log's spare": r"controller/log-spare",
     "controller snapshot": r"controller/snapshot-\d{20}",
     "controller snapshot's spare": r"controller/snapshot-spare",
+    "in the making": r".*\.new",
     "cache shape": r"cache/shape",
     "cache": r"cache/foyer-storage-direct-fs-\d+",
 }
 OBJECTS = {
     "claim": r"cluster\.json",
+    "broker's claim": check.BROKER.pattern,
     "segment object": check.SEGMENT.pattern,
     "page": check.PAGE.pattern,
     "manifest": check.MANIFEST.pattern,
 }
 EMPTY = {"lock"}
-# Nothing in these is ever read for what it says.
-MEANS_NOTHING = {"reserve", "controller log's spare", "controller snapshot's spare"}
+# A kill leaves these, or does not.
+MAY_BE_ABSENT = {"in the making"}
 
 # What a start that is refused must say, beside the file.
 ADVICE = re.compile(r"restore|run the version that wrote|give this node|give the store|with --data-dir|with another prefix|use another prefix")
@@ -421,7 +424,7 @@ class FlippedBits:
             for running in (False, True):
                 self.plan_places(planned, clean, kind, "bucket", path, length, running)
         for kind in [*FILES, *OBJECTS]:
-            if kind not in planned:
+            if kind not in planned and kind not in MAY_BE_ABSENT:
                 self.findings.add(f"no node's directory or bucket holds a {kind}: the table is wrong, or the campaign")
         self.by_kind_planned = planned
         return self.choose(planned)
@@ -431,14 +434,24 @@ class FlippedBits:
             # A clean stop leaves nothing in the journal; and a kill leaves a last record that nobody can tell from a torn one.
             planned.setdefault(kind, [])
             return
-        if image.folder.name == "killed" and kind not in ("journal", "segment", "checkpoint", "producers"):
+        if image.folder.name == "killed" and kind not in ("journal", "segment", "checkpoint", "producers", "in the making"):
             return
         self.plan_places(planned, image, kind, "data", path, length, False)
 
     def plan_places(self, planned, image, kind, root, path, length, running):
         for part, (start, end) in Places(image, self.rng).parts(kind, path, length).items():
-            position = self.rng.randrange(start, max(end, start + 1))
+            position = self.said_at(image, root, path, start, max(end, start + 1))
             planned[kind].append(Flip(kind, image, root, path, part, position, self.rng.randrange(8), running))
+
+    def said_at(self, image, root, path, start, end):
+        """A place where something is written, as far as there is one: most of what is padded is zeros."""
+        with open(image.folder / root / path, "rb") as file:
+            for _ in range(20):
+                position = self.rng.randrange(start, end)
+                file.seek(position)
+                if file.read(1) != b"\0":
+                    break
+        return position
 
     def choose(self, planned):
         """All of it is thousands: of each kind, place and moment some are taken, the ones first that differ most."""
