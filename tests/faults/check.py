@@ -10,6 +10,7 @@ from fault_node import GRACE_SECONDS, ORPHAN_AGE_SECONDS, wait_until
 from load import BYTES_KEPT, MILLISECONDS_KEPT, SILENCE_SECONDS_MAX, Reading, consumer, take_all
 
 SEGMENT = re.compile(r"topics/(?P<topic>.+)-(?P<id>.{22})/(?P<partition>\d+)/(?P<base>\d{20})-\d+-\d+-\d+\.seg")
+BROKER = re.compile(r"brokers/\d+\.json")
 PAGE = re.compile(r"topics/(?P<topic>.+)-(?P<id>.{22})/(?P<partition>\d+)/pages/(?P<base>\d{20})-\d+-\d+\.page")
 MANIFEST = re.compile(r"topics/(?P<topic>.+)-(?P<id>.{22})/(?P<partition>\d+)/manifest-\d{20}\.manifest")
 MANIFESTS_KEPT = 3
@@ -143,7 +144,7 @@ def unnamed(node):
     live = {entry["topic_id"] for entry in status["topics"]}
     left, pages, manifests = [], {}, {}
     for key in objects:
-        if key == "cluster.json" or key in named:
+        if key == "cluster.json" or key in named or BROKER.fullmatch(key):
             continue
         page, manifest = PAGE.fullmatch(key), MANIFEST.fullmatch(key)
         if page and page["id"] in live:

@@ -72,6 +72,7 @@ campaigns! {
     any_bytes_are_a_footer_or_refused = "footer",
     any_bytes_are_a_serving_index_or_refused = "serving-index",
     any_bytes_are_a_claim_of_a_prefix_or_refused = "cluster-json",
+    any_bytes_are_a_claim_of_a_broker_or_refused = "broker-json",
     any_text_is_a_key_or_refused = "keys",
     any_bytes_are_a_raft_log_or_refused = "raft-log",
     any_bytes_are_a_raft_snapshot_or_refused = "raft-snapshot",

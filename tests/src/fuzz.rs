@@ -107,6 +107,7 @@ pub const TARGETS: &[Target] = &[
     target("footer", objects::footer, objects::footer_seeds, 1024, 80_000),
     target("serving-index", objects::serving_index, objects::serving_index_seeds, 2048, 40_000),
     target("cluster-json", objects::cluster_json, objects::cluster_json_seeds, 512, 80_000),
+    target("broker-json", objects::broker_json, objects::broker_json_seeds, 512, 80_000),
     target("keys", objects::keys, objects::key_seeds, 512, 80_000),
     target("raft-log", controller::raft_log, Vec::new, 8192, 40_000),
     target("raft-snapshot", controller::raft_snapshot, Vec::new, 8192, 40_000),

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! <prefix>/cluster.json
+//! <prefix>/brokers/<broker>.json
 //! <prefix>/controller/snapshot-<countdown>
 //! <prefix>/topics/<topic>-<topic id>/<partition>/<base>-<leader epoch>-<incarnation>-<sequence>.seg
 //! <prefix>/topics/<topic>-<topic id>/<partition>/pages/<base>-<incarnation>-<sequence>.page
@@ -19,8 +20,8 @@ use std::fmt;
 
 use thiserror::Error;
 use tidelog_types::{
-    BrokerIncarnation, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicName, TopicPartition, UploadId,
-    UploadSequence,
+    BrokerId, BrokerIncarnation, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicName, TopicPartition,
+    UploadId, UploadSequence,
 };
 
 use crate::manifest::{PageId, SegmentObjectId};
@@ -41,6 +42,11 @@ pub struct KeyError {
 pub enum ObjectKey {
     /// The cluster's claim of the prefix.
     ClusterJson,
+    /// A broker's claim of the prefix: which of its starts is the newest.
+    BrokerJson {
+        /// The broker.
+        broker: BrokerId,
+    },
     /// A snapshot of the controller's state.
     ControllerSnapshot {
         /// The index of the last log entry in it.
@@ -119,6 +125,7 @@ impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ClusterJson => f.write_str("cluster.json"),
+            Self::BrokerJson { broker } => write!(f, "brokers/{broker}.json"),
             Self::ControllerSnapshot { index } => {
                 write!(f, "{CONTROLLER_SNAPSHOTS_PREFIX}{:020}", u64::MAX - index)
             }
@@ -151,6 +158,10 @@ impl ObjectKey {
 fn parse(key: &str) -> Option<ObjectKey> {
     if key == "cluster.json" {
         return Some(ObjectKey::ClusterJson);
+    }
+    if let Some(name) = key.strip_prefix("brokers/") {
+        let broker: i32 = name.strip_suffix(".json")?.parse().ok()?;
+        return (broker >= 0).then_some(ObjectKey::BrokerJson { broker: BrokerId(broker) });
     }
     if let Some(countdown) = key.strip_prefix(CONTROLLER_SNAPSHOTS_PREFIX) {
         return Some(ObjectKey::ControllerSnapshot { index: u64::MAX - countdown.parse::<u64>().ok()? });
@@ -272,6 +283,7 @@ mod tests {
             ObjectKey::ControllerSnapshot { index: 0 }.to_string(),
             "controller/snapshot-18446744073709551615"
         );
+        assert_eq!(ObjectKey::BrokerJson { broker: BrokerId(7) }.to_string(), "brokers/7.json");
         assert_eq!(KeySpace::new("/a/b/").full(&ObjectKey::ClusterJson), "a/b/cluster.json");
         assert_eq!(KeySpace::new("").full(&ObjectKey::ClusterJson), "cluster.json");
     }
@@ -303,6 +315,9 @@ mod tests {
             good.replace("-w/", "-x/"),
             format!("{good}/x"),
             "topics/a/0/x.seg".to_owned(),
+            "brokers/07.json".to_owned(),
+            "brokers/-1.json".to_owned(),
+            "brokers/7.json/x".to_owned(),
             "tables/a-_v7-_v7-_v7-_v7-_v7-wAA/current.json".to_owned(),
             String::new(),
         ] {
@@ -326,6 +341,7 @@ mod tests {
                 ObjectKey::Page { topic: topic.clone(), place, page: PageId { base, upload } },
                 ObjectKey::Manifest { topic: topic.clone(), place, version: sequence },
                 ObjectKey::ControllerSnapshot { index: incarnation },
+                ObjectKey::BrokerJson { broker: BrokerId(partition) },
             ] {
                 prop_assert_eq!(ObjectKey::parse(&key.to_string()), Ok(key));
             }

@@ -23,11 +23,13 @@
 //! | [`manifest`] | [`manifest::ManifestEntry`], [`manifest::PageLine`], [`manifest::Page`], [`manifest::ManifestFile`] |
 //! | [`keys`] | [`keys::ObjectKey`] and the folders of listings; [`keys::KeySpace`] for a prefix |
 //! | [`cluster_json`] | [`cluster_json::ClusterJson`], the claim of a prefix |
+//! | [`broker_json`] | [`broker_json::BrokerJson`], a broker's newest start; [`broker_json::KnownClaims`], what its data directory knows of it |
 //!
 //! All numbers are big-endian, as Kafka's are. Every structure carries a magic number, a version and a CRC-32C. Byte
 //! tables of all of them stand in `docs/formats/`; files of every released version in `tests/golden/`.
 
 pub mod batch;
+pub mod broker_json;
 pub mod checkpoint;
 pub mod cluster_json;
 pub mod codec;

@@ -2,7 +2,7 @@
 //!
 //! **Owns** the client ([`ObjectClient`]: retries under a deadline, exact ranges, create-only puts that recognise their
 //! own success, metering), what they tell of the store ([`StoreHealth`]), the addresses of stores ([`StoreUrl`]), creating and checking buckets ([`admin`]), the claim
-//! of a prefix by one cluster ([`claim_prefix`]) and the cache of chunks ([`ChunkCache`]).
+//! of a prefix by one cluster ([`claim_prefix`]) and one data directory ([`find_broker_claim`]) and the cache of chunks ([`ChunkCache`]).
 //!
 //! **Never** decides what to upload, read or delete, knows no manifest, and interprets no byte that it carries.
 //!
@@ -11,6 +11,7 @@
 pub mod admin;
 
 mod backing;
+mod broker_claim;
 mod cache;
 mod claim;
 mod client;
@@ -29,6 +30,7 @@ mod unfinished;
 mod url;
 
 pub use admin::{BucketReport, Check, CheckStatus, InitError, InitReport, bucket_check, bucket_init};
+pub use broker_claim::{BrokerClaim, BrokerClaimError, FreeBrokerClaim, GuardedClaim, find_broker_claim};
 pub use cache::{CacheUsage, ChunkCache, ChunkKey, MapCache};
 pub use claim::{ClaimError, ClusterClaim, claim_prefix};
 pub use client::{

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  start:  lock directory, look whose it is, bind listeners, open store ─ controller ─ claim the prefix ─ log ─
-//!          register ─ replicas ─ tier ─ accept clients
+//!          register ─ claim for this directory ─ replicas ─ tier ─ accept clients
 //!  stop:   stop accepting, answer what is queued ─ finish the uploads on their way ─ end the session (leadership) ─
 //!          drain replicas ─ close the log (flush, checkpoint, clean mark) ─ controller ─ store
 //! ```
@@ -13,6 +13,7 @@
 //! **Owns** that order, and what `/readyz` waits for. **Does not own** any rule of the parts.
 
 mod admin;
+mod claim;
 mod ending;
 mod parts;
 mod refusal;
@@ -37,6 +38,7 @@ pub(crate) use store::check_cache_bytes;
 pub use self::parts::{DiskLayer, Layers};
 use self::{
     admin::NodeAdmin,
+    claim::Claimant,
     ending::{Begun, StopTime},
     parts::Parts,
     store::{Identity, Store},
@@ -155,6 +157,9 @@ impl Node {
         let (log, recovered) = parts.open_log(&config, cluster_id, lock).await?;
         status.waits_for("the registration");
         let (incarnation, registered_at) = register(&config, parts, &controller, &log, &listeners).await?;
+        let claimant = Claimant::new(&config, parts, incarnation);
+        status.waits_for("the store's answer to which data directory it is used with");
+        let claim = if claimed { store.claim_directory(&claimant).await? } else { None };
         let metadata: Arc<dyn tidelog_replica::Metadata> = Arc::new(controller.clone());
         let replica_config = ReplicaConfig {
             static_values: config.settings.static_values.clone(),
@@ -174,9 +179,9 @@ impl Node {
         .context("open the partitions")?;
         let _ = begun.partitions.set((replicas.clone(), log.clone()));
         tracing::info!(?started, "partitions are open");
-        let identity = Identity { cluster_id, incarnation };
+        let identity = Identity { cluster_id, claimant };
         let space = parts.disk.space(&config.data_dir).await.context("ask for the disk's space")?;
-        store.start_tier(&config, parts, identity, &replicas, &controller, space.total, claimed)?;
+        store.start_tier(&config, parts, identity, &replicas, &controller, space.total, claim)?;
         let addresses =
             listeners.iter().map(|bound| (bound.endpoint().name.clone(), bound.address())).collect();
         let broker =

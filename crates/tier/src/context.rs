@@ -12,7 +12,7 @@ use tidelog_core::{
     upload::{LocalSegment, PageEntries, UploadView},
 };
 use tidelog_format::manifest::{ManifestEntry, PageId};
-use tidelog_object::{ChunkCache, ObjectClient};
+use tidelog_object::{ChunkCache, GuardedClaim, ObjectClient};
 use tidelog_replica::{PartitionHandle, ReplicaManager};
 use tidelog_runtime::{Budget, Clock, Rng, Supervisor};
 use tidelog_types::{LeaderEpoch, Offset, TopicName, TopicPartition, UploadId, UploadSequence};
@@ -22,6 +22,7 @@ use crate::{
     commands::ClusterCommands,
     metrics::TierMetrics,
     pages::{ManifestPages, PageError},
+    task::TickError,
 };
 
 /// Everything that a task may use.
@@ -37,6 +38,7 @@ pub(crate) struct Context {
     pub(crate) memory: Budget,
     pub(crate) pages: ManifestPages,
     pub(crate) cache: OnceLock<Arc<dyn ChunkCache>>,
+    pub(crate) claim: OnceLock<GuardedClaim>,
     pub(crate) sequence: AtomicU64,
 }
 
@@ -55,6 +57,17 @@ impl Context {
     /// Whether this start is the newest of its node: everything of an older one is refused (T7), so it tries nothing.
     pub(crate) fn is_newest(&self, image: &MetadataImage) -> bool {
         image.broker(self.config.broker).is_some_and(|broker| broker.incarnation == self.config.incarnation)
+    }
+
+    /// Whether this start still is the newest of its broker by the bucket, too, where a copy of the data directory would be
+    /// seen: without that, nothing is deleted.
+    pub(crate) async fn may_delete(&self) -> Result<(), TickError> {
+        match self.claim.get() {
+            Some(claim) => {
+                claim.check().await.map_err(|error| TickError::new("the claim of the bucket", error))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Whether work that belongs to no partition is this node's: it has the least id of those that live.

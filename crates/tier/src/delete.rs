@@ -72,10 +72,12 @@ impl Deleter {
         self.emptiness().retain(|topic_id, _| image.deletions().holds_topic(*topic_id));
         let mut done = Vec::new();
         let mut failed = None;
-        for (scope, items) in self.plan(&image) {
-            if !self.is_ours(scope, &image) {
-                continue;
-            }
+        let mut plan = self.plan(&image);
+        plan.retain(|(scope, _)| self.is_ours(*scope, &image));
+        if !plan.is_empty() {
+            context.may_delete().await?;
+        }
+        for (scope, items) in plan {
             for item in items {
                 match self.carry_out(scope, &item, &image).await {
                     Ok(true) => done.push((scope, item.id)),

@@ -40,7 +40,7 @@ use std::{
     time::Duration,
 };
 
-use tidelog_object::{ChunkCache, ObjectClient};
+use tidelog_object::{ChunkCache, GuardedClaim, ObjectClient};
 use tidelog_replica::ReplicaManager;
 use tidelog_runtime::{Budget, Clock, Rng, Supervisor, metrics::Registry};
 use tokio::sync::Notify;
@@ -98,6 +98,7 @@ impl Tier {
             metrics: metrics::TierMetrics::new(registry),
             pages,
             cache: OnceLock::new(),
+            claim: OnceLock::new(),
             sequence: AtomicU64::new(0),
         });
         let wakes = Arc::new(POLICIES.map(|policy| (policy.kind, Arc::new(Notify::new()))));
@@ -133,6 +134,13 @@ impl Tier {
     pub fn set_cache(&self, cache: Arc<dyn ChunkCache>) {
         if self.context.cache.set(cache).is_err() {
             debug!("the cache of chunks was told twice");
+        }
+    }
+
+    /// Tells the claim that is looked at before anything is deleted.
+    pub fn set_claim(&self, claim: GuardedClaim) {
+        if self.context.claim.set(claim).is_err() {
+            debug!("the claim of the bucket was told twice");
         }
     }
 

@@ -49,6 +49,7 @@ impl Sweeper {
     }
 
     async fn sweep(&self) -> Result<(), TickError> {
+        self.context.may_delete().await?;
         let store = &self.context.store;
         let (mut after, mut strangers): (Option<String>, u64) = (None, 0);
         loop {
@@ -105,7 +106,12 @@ impl Sweeper {
                 Ok(ObjectKey::Manifest { topic, place, version }) => {
                     (topic, place, ObjectName::Manifest { version })
                 }
-                Ok(ObjectKey::ClusterJson | ObjectKey::ControllerSnapshot { .. }) | Err(_) => {
+                Ok(
+                    ObjectKey::ClusterJson
+                    | ObjectKey::BrokerJson { .. }
+                    | ObjectKey::ControllerSnapshot { .. },
+                )
+                | Err(_) => {
                     unknown += 1;
                     continue;
                 }

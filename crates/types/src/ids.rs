@@ -119,6 +119,10 @@ uuid_type!(
     /// The id of one boot of the machine: two starts with equal ids had no power cut between them.
     BootId
 );
+uuid_type!(
+    /// The id of one claim of a bucket by a broker: a start that goes on from a data directory knows the one before.
+    ClaimId
+);
 
 macro_rules! number_type {
     ($(#[$doc:meta])* $name:ident($raw:ty)) => {

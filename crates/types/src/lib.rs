@@ -14,8 +14,8 @@ mod offsets;
 mod size;
 
 pub use ids::{
-    BootId, BrokerId, BrokerIncarnation, ClusterId, DirectoryId, IdParseError, PartitionIndex, ProducerEpoch,
-    ProducerId, TopicId, TopicName, TopicNameError, TopicPartition, UploadId, UploadSequence,
+    BootId, BrokerId, BrokerIncarnation, ClaimId, ClusterId, DirectoryId, IdParseError, PartitionIndex,
+    ProducerEpoch, ProducerId, TopicId, TopicName, TopicNameError, TopicPartition, UploadId, UploadSequence,
 };
 pub use offsets::{LeaderEpoch, Offset, OffsetRange, Timestamp};
 pub use size::ByteSize;

@@ -1,6 +1,7 @@
 //! What lies in the bucket, and its keys.
 
 use tidelog_format::{
+    broker_json::{BrokerJson, KnownClaims},
     cluster_json::ClusterJson,
     crc::crc32c,
     keys::{KeySpace, ObjectKey},
@@ -101,6 +102,19 @@ pub(super) fn cluster_json(input: &[u8]) {
     }
 }
 
+/// What the bucket says of a broker's newest start, and what a data directory knows of it.
+pub(super) fn broker_json(input: &[u8]) {
+    let (decoded, spent) = measured(|| (BrokerJson::decode(input), KnownClaims::decode(input)));
+    let allowed = 2 * (FILE_ALLOCATED_PER_BYTE_MAX * input.len() + FIXED_BYTES);
+    assert!(spent.total <= allowed, "{spent:?} for {} bytes", input.len());
+    if let Ok(file) = decoded.0 {
+        assert_eq!(BrokerJson::decode(&file.encode()), Ok(file));
+    }
+    if let Ok(known) = decoded.1 {
+        assert_eq!(KnownClaims::decode(&known.encode()), Ok(known));
+    }
+}
+
 /// A key as a listing tells it.
 pub(super) fn keys(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
@@ -138,10 +152,15 @@ pub(super) fn cluster_json_seeds() -> Vec<Vec<u8>> {
     vec![seeds::golden("v1/cluster.json")]
 }
 
+pub(super) fn broker_json_seeds() -> Vec<Vec<u8>> {
+    vec![seeds::golden("v1/broker.json"), seeds::golden("v1/bucket.claims")]
+}
+
 pub(super) fn key_seeds() -> Vec<Vec<u8>> {
     [
         "cluster.json",
         "a/b/cluster.json",
+        "brokers/1.json",
         "controller/snapshot-18446744073709551615",
         "topics/flights-2013--_v7-_v7-_v7-_v7-_v7-w/12/00000000000000001234-4-4294967303-0.seg",
         "a/b/topics/a--_v7-_v7-_v7-_v7-_v7-w/12/pages/00000000000000000000-3-99.page",

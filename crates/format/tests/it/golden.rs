@@ -8,6 +8,7 @@ use std::{fs, path::PathBuf};
 use bytes::Bytes;
 use tidelog_format::{
     batch::{BatchLimits, DecodedBatch, split_batches},
+    broker_json::{BrokerJson, KnownClaims},
     checkpoint::Checkpoint,
     cluster_json::ClusterJson,
     codec::Codec,
@@ -81,6 +82,10 @@ fn small_files_of_version_1() {
     assert_eq!(ProducerSnapshot::decode(&bytes), Ok(samples::producers()));
     let bytes = golden("cluster.json", &samples::cluster_json().encode());
     assert_eq!(ClusterJson::decode(&bytes), Ok(samples::cluster_json()));
+    let bytes = golden("broker.json", &samples::broker_json().encode());
+    assert_eq!(BrokerJson::decode(&bytes), Ok(samples::broker_json()));
+    let bytes = golden("bucket.claims", &samples::known_claims().encode());
+    assert_eq!(KnownClaims::decode(&bytes), Ok(samples::known_claims()));
 }
 
 #[test]

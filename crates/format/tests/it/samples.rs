@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use tidelog_format::{
     batch::{BatchBuilder, ControlKind, NewHeader, NewRecord, RawBatch, control_batch},
+    broker_json::{BrokerJson, KnownClaims},
     checkpoint::{Checkpoint, CheckpointEntry, CheckpointSegment},
     cluster_json::ClusterJson,
     codec::Codec,
@@ -14,8 +15,8 @@ use tidelog_format::{
     segment::{AbortedTransaction, IndexEntry, TimeIndexEntry},
 };
 use tidelog_types::{
-    BrokerIncarnation, ClusterId, LeaderEpoch, Offset, OffsetRange, PartitionIndex, ProducerEpoch,
-    ProducerId, Timestamp, TopicId, TopicName, TopicPartition, UploadId, UploadSequence,
+    BrokerId, BrokerIncarnation, ClaimId, ClusterId, LeaderEpoch, Offset, OffsetRange, PartitionIndex,
+    ProducerEpoch, ProducerId, Timestamp, TopicId, TopicName, TopicPartition, UploadId, UploadSequence,
 };
 
 pub(crate) fn offset(raw: u64) -> Offset {
@@ -238,4 +239,16 @@ pub(crate) fn manifest() -> ManifestFile {
 
 pub(crate) fn cluster_json() -> ClusterJson {
     ClusterJson::new(cluster_id())
+}
+
+pub(crate) fn broker_json() -> BrokerJson {
+    BrokerJson {
+        broker: BrokerId(7),
+        incarnation: BrokerIncarnation(1 << 32 | 3),
+        claim: ClaimId::from_bytes([2; 16]),
+    }
+}
+
+pub(crate) fn known_claims() -> KnownClaims {
+    KnownClaims { former: Some(ClaimId::from_bytes([1; 16])), newest: ClaimId::from_bytes([2; 16]) }
 }

@@ -1,11 +1,12 @@
 //! What every store must do, run on each of them.
 
 use bytes::Bytes;
+use tidelog_format::broker_json::{BrokerJson, KnownClaims};
 use tidelog_object::{
-    CheckStatus, ClaimError, ClusterClaim, Corruption, ETag, Expected, GetError, ObjectClient, PutError,
-    PutMatchError, claim_prefix,
+    BrokerClaimError, CheckStatus, ClaimError, ClusterClaim, Corruption, ETag, Expected, GetError,
+    ObjectClient, PutError, PutMatchError, claim_prefix, find_broker_claim,
 };
-use tidelog_types::ClusterId;
+use tidelog_types::{BrokerId, BrokerIncarnation, ClaimId, ClusterId};
 
 use crate::support::{folder, memory, pattern, payload};
 
@@ -31,6 +32,7 @@ pub(crate) async fn keeps_the_contract(client: &ObjectClient) {
     deletion_is_idempotent(client).await;
     one_of_many_creators_wins(client).await;
     a_prefix_belongs_to_one_cluster(client).await;
+    a_prefix_belongs_to_one_data_directory(client).await;
     a_check_finds_nothing_to_do(client).await;
     assert_eq!(client.free_requests(), client.options().requests_max, "no permit outlives its request");
 }
@@ -183,6 +185,47 @@ async fn a_prefix_belongs_to_one_cluster(client: &ObjectClient) {
     let error = claim_prefix(client, theirs).await.unwrap_err();
     assert_eq!(error, ClaimError::OtherCluster { prefix: client.url().to_string(), owner: ours });
     assert!(error.to_string().contains(&ours.to_string()), "{error}");
+}
+
+async fn a_prefix_belongs_to_one_data_directory(client: &ObjectClient) {
+    let own = |incarnation, claim| BrokerJson {
+        broker: BrokerId(1),
+        incarnation: BrokerIncarnation(incarnation),
+        claim: ClaimId::from_bytes([claim; 16]),
+    };
+    let known = |former: u8, newest: u8| {
+        let former = Some(ClaimId::from_bytes([former; 16]));
+        Some(KnownClaims { former, newest: ClaimId::from_bytes([newest; 16]) })
+    };
+    let first = find_broker_claim(client, own(1, 1), None).await.unwrap();
+    assert_eq!((first.former(), first.is_ours()), (None, false));
+    let first = first.take().await.unwrap();
+    assert_eq!(first.check().await, Ok(()));
+    // A try whose answer was lost is tried again.
+    assert!(find_broker_claim(client, own(1, 1), known(0, 1)).await.unwrap().is_ours());
+    // Two that know the first start at once: one of them is let in.
+    let second = find_broker_claim(client, own(2, 2), known(0, 1)).await.unwrap();
+    let third = find_broker_claim(client, own(2, 3), known(1, 9)).await.unwrap();
+    assert_eq!(second.former(), Some(ClaimId::from_bytes([1; 16])));
+    let second = second.take().await.unwrap();
+    let other = |found| {
+        move |error: BrokerClaimError| match error {
+            BrokerClaimError::OtherDirectory { key, found: incarnation, .. } => {
+                assert_eq!((key.as_str(), incarnation), ("brokers/1.json", BrokerIncarnation(found)));
+            }
+            error => panic!("{error}"),
+        }
+    };
+    third.take().await.map(drop).map_err(other(2)).unwrap_err();
+    first.check().await.map_err(other(2)).unwrap_err();
+    assert_eq!(second.check().await, Ok(()));
+    // Whoever knows neither is refused at any incarnation; a directory that knows nothing must be newer.
+    find_broker_claim(client, own(9, 4), known(1, 4)).await.map(drop).map_err(other(2)).unwrap_err();
+    find_broker_claim(client, own(2, 4), None).await.map(drop).map_err(other(2)).unwrap_err();
+    assert!(find_broker_claim(client, own(3, 4), None).await.is_ok());
+    client.delete("brokers/1.json").await.unwrap();
+    assert_eq!(second.check().await, Ok(()), "a claim that a person lifted is nobody's");
+    assert!(find_broker_claim(client, own(1, 5), known(7, 8)).await.is_ok());
 }
 
 async fn a_check_finds_nothing_to_do(client: &ObjectClient) {

@@ -9,16 +9,16 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, bail};
 use tidelog_controller::Controller;
 use tidelog_object::{
-    ChunkCache, ClaimError, ClusterClaim, FoyerCache, FoyerConfig, FoyerConfigError, ObjectClient,
-    OutageCause, StoreOptions, StoreUrl, claim_prefix,
+    BrokerClaim, BrokerClaimError, ChunkCache, ClaimError, ClusterClaim, FoyerCache, FoyerConfig,
+    FoyerConfigError, GuardedClaim, ObjectClient, OutageCause, StoreOptions, StoreUrl, claim_prefix,
 };
 use tidelog_replica::{ColdReader, ReplicaManager};
 use tidelog_tier::{ColdConfig, ColdTier, SegmentsError, Tier, TierConfig, TierSegments, TierStatus};
-use tidelog_types::{BrokerIncarnation, ByteSize, ClusterId, TopicName};
+use tidelog_types::{ByteSize, ClusterId, TopicName};
 use tidelog_wire::ApiKey;
 use tokio::sync::watch;
 
-use super::{parts::Parts, refusal};
+use super::{claim::Claimant, parts::Parts, refusal};
 use crate::config::{EMBEDDED_BUCKET, NodeConfig};
 
 /// How long a start waits for a store that only is busy: after that the node serves what is hot, and goes on asking.
@@ -37,10 +37,10 @@ const LOCAL_DISK_SHARE: (u64, u64) = (4, 5);
 const CLUSTER_KEY: &str = "cluster.json";
 
 /// Who writes to the bucket.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Identity {
     pub(super) cluster_id: ClusterId,
-    pub(super) incarnation: BrokerIncarnation,
+    pub(super) claimant: Claimant,
 }
 
 /// The bucket side of a node.
@@ -49,7 +49,7 @@ pub struct Store {
     cache: OnceLock<Arc<FoyerCache>>,
     cold: OnceLock<Arc<ColdTier>>,
     tier: OnceLock<Tier>,
-    /// Why the node must not go on: the prefix turned out to be another cluster's.
+    /// Why the node must not go on: the prefix turned out to be another cluster's, or another copy of this directory has it.
     refused: watch::Sender<Option<String>>,
 }
 
@@ -113,6 +113,21 @@ impl Store {
         Ok(false)
     }
 
+    /// Claims the prefix, which is the cluster's, for this data directory: nothing where the store does not say yet.
+    ///
+    /// # Errors
+    /// A refusal, or another copy of the directory: both are final.
+    pub(super) async fn claim_directory(&self, claimant: &Claimant) -> Result<Option<BrokerClaim>> {
+        let why = match tokio::time::timeout(CLAIM_WAIT, claimant.claim(&self.client)).await {
+            Ok(Ok(claim)) => return Ok(Some(claim)),
+            Ok(Err(BrokerClaimError::Retriable(failure))) => failure.to_string(),
+            Ok(Err(refusal)) => bail!(refusal),
+            Err(_) => "it is silent".to_owned(),
+        };
+        tracing::warn!(store = %self.url(), why, "the prefix is not claimed yet: serving what is hot meanwhile");
+        Ok(None)
+    }
+
     /// Why a prefix that was nobody's until now cannot be ours: the cluster has data in a bucket, and it is not in this one.
     /// The claim is given back then.
     async fn wrong_prefix(&self, claim: ClusterClaim, controller: &Controller) -> Option<String> {
@@ -129,7 +144,7 @@ impl Store {
     }
 
     #[allow(clippy::too_many_arguments, reason = "the components of a node, handed over once")]
-    /// Sets up cold reads, and the tier's tasks: at once where the prefix is ours, else as soon as it is.
+    /// Sets up cold reads, and the tier's tasks: at once where the prefix is claimed, else as soon as it is.
     pub(super) fn start_tier(
         self: &Arc<Self>,
         config: &NodeConfig,
@@ -138,7 +153,7 @@ impl Store {
         replicas: &ReplicaManager,
         controller: &Controller,
         disk_total: u64,
-        claimed: bool,
+        claim: Option<BrokerClaim>,
     ) -> Result<()> {
         let settings = &config.settings;
         let disk = settings.amount("tier.cache.bytes").map_or(ByteSize::ZERO, ByteSize::bytes);
@@ -163,8 +178,9 @@ impl Store {
             tidelog_broker::request_seconds(registry, ApiKey::Produce),
         ]);
         replicas.set_cold_reader(Arc::clone(&cold) as Arc<dyn ColdReader>);
+        let incarnation = identity.claimant.own.incarnation;
         let mut tier_config =
-            TierConfig::from_settings(config.node_id, identity.incarnation, identity.cluster_id, settings);
+            TierConfig::from_settings(config.node_id, incarnation, identity.cluster_id, settings);
         if tier_config.local_disk_bytes_max.is_none() {
             let (part, whole) = LOCAL_DISK_SHARE;
             tier_config.local_disk_bytes_max = Some(ByteSize::bytes(disk_total / whole * part));
@@ -176,7 +192,7 @@ impl Store {
         let (store, parts, replicas, controller) =
             (Arc::clone(self), parts.clone(), replicas.clone(), controller.clone());
         let claimant = controller.clone();
-        let start = move || {
+        let start = move |claim: BrokerClaim| {
             let supervisor = parts.supervisor.clone();
             let tier = Tier::start(
                 tier_config,
@@ -189,13 +205,13 @@ impl Store {
                 &supervisor,
                 &parts.registry,
             );
+            tier.set_claim(GuardedClaim::new(claim, store.refused.clone()));
             tier.set_cache(chunks);
             let _ = store.tier.set(tier);
         };
-        if claimed {
-            start();
-        } else {
-            self.claim_later(identity.cluster_id, &later, claimant, start);
+        match claim {
+            Some(claim) => start(claim),
+            None => self.claim_later(identity, &later, claimant, start),
         }
         Ok(())
     }
@@ -203,10 +219,10 @@ impl Store {
     /// Asks on in the background whose prefix it is; the tier begins once it is ours.
     fn claim_later(
         self: &Arc<Self>,
-        cluster_id: ClusterId,
+        identity: Identity,
         parts: &Parts,
         controller: Controller,
-        start: impl FnOnce() + Send + 'static,
+        start: impl FnOnce(BrokerClaim) + Send + 'static,
     ) {
         let (store, clock, ended) =
             (Arc::clone(self), Arc::clone(&parts.clock), parts.supervisor.shutdown_token());
@@ -215,21 +231,13 @@ impl Store {
                 let claimed = tokio::select! {
                     biased;
                     () = ended.cancelled() => return,
-                    claimed = claim_prefix(&store.client, cluster_id) => claimed,
+                    claimed = store.claim_both(&identity, &controller) => claimed,
                 };
                 match claimed {
-                    Ok(claim) => match store.wrong_prefix(claim, &controller).await {
-                        None => break start(),
-                        Some(why) => {
-                            store.refused.send_replace(Some(why));
-                            return;
-                        }
-                    },
-                    Err(ClaimError::Retriable(failure)) => {
-                        tracing::warn!(%failure, "the prefix is not claimed yet")
-                    }
-                    Err(refusal) => {
-                        store.refused.send_replace(Some(format!("{}: {refusal}", store.url())));
+                    Ok(Some(claim)) => break start(claim),
+                    Ok(None) => {}
+                    Err(why) => {
+                        store.refused.send_replace(Some(why));
                         return;
                     }
                 }
@@ -241,6 +249,36 @@ impl Store {
             }
         };
         parts.supervisor.spawn_back("claim prefix", claiming).detach();
+    }
+
+    /// Claims the prefix for the cluster and for the data directory: nothing where the store does not say yet, and why the node
+    /// must not go on where it refuses.
+    async fn claim_both(
+        &self,
+        identity: &Identity,
+        controller: &Controller,
+    ) -> Result<Option<BrokerClaim>, String> {
+        let not_yet = |failure| tracing::warn!(%failure, "the prefix is not claimed yet");
+        match claim_prefix(&self.client, identity.cluster_id).await {
+            Ok(claim) => {
+                if let Some(why) = self.wrong_prefix(claim, controller).await {
+                    return Err(why);
+                }
+            }
+            Err(ClaimError::Retriable(failure)) => {
+                not_yet(failure);
+                return Ok(None);
+            }
+            Err(refusal) => return Err(format!("{}: {refusal}", self.url())),
+        }
+        match identity.claimant.claim(&self.client).await {
+            Ok(claim) => Ok(Some(claim)),
+            Err(BrokerClaimError::Retriable(failure)) => {
+                not_yet(failure);
+                Ok(None)
+            }
+            Err(refusal) => Err(refusal.to_string()),
+        }
     }
 
     /// Completes when the node must not go on with this store.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step of a test ends it, and says where")]
 
+mod copies;
 mod failing;
 mod fences;
 mod hanging;
