@@ -23,7 +23,7 @@ use tidelog_runtime::{is_disk_full, sync_error};
 use tidelog_types::{Offset, OffsetRange};
 
 use crate::{
-    LogFailure,
+    LogFailure, data_dir,
     engine::Engine,
     files::Files,
     partition::{Partition, State},
@@ -79,6 +79,9 @@ pub(crate) async fn take(engine: &Arc<Engine>, clean: bool) -> Result<(), LogFai
                 .metrics
                 .checkpoint_seconds
                 .observe_duration(engine.clock.monotonic().saturating_sub(begun));
+            if !clean {
+                make_reserve(engine).await;
+            }
             Ok(())
         }
         Err(Stopped::Failed(failure)) => Err(failure),
@@ -95,6 +98,16 @@ pub(crate) async fn take(engine: &Arc<Engine>, clean: bool) -> Result<(), LogFai
             engine.fail(failure.clone());
             Err(failure)
         }
+    }
+}
+
+/// Makes the reserve again that a start on a full disk gave up, once there is room for it.
+async fn make_reserve(engine: &Engine) {
+    let made = data_dir::make_reserve(&engine.config, &*engine.disk, engine.space.free()).await;
+    if let Err(error) = made
+        && let Some(suppressed) = engine.space.lines.pass("reserve")
+    {
+        tracing::warn!(%error, suppressed, "the reserve is not made again");
     }
 }
 

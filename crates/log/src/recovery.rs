@@ -92,6 +92,7 @@ pub(crate) async fn open(
     journal.sync().await?;
     // A file that a kill left in the making is used as it is found: its name must be durable before anything is in it.
     disk.sync_dir(&journal_folder).await.map_err(failed("sync", &journal_folder))?;
+    give_files_up_when_full(&config, &*disk, &mut journal).await?;
     let replays = journal.replays(&checkpoint).await?;
     let unclean = !directory.new && (!checkpoint.clean || replays.entries > 0);
     let found = std::mem::take(&mut journal.found);
@@ -132,6 +133,34 @@ pub(crate) async fn open(
         "log opened"
     );
     Ok((engine, recovered))
+}
+
+/// What is played goes to segments before its journal files are free. Where the disk has no room for that, and the reserve is
+/// spent, the files that the journal keeps ahead go: they are made again when there is space.
+async fn give_files_up_when_full(
+    config: &LogConfig,
+    disk: &dyn Disk,
+    journal: &mut Journal,
+) -> Result<(), OpenError> {
+    let directory = &config.directory;
+    let space = disk.space(directory).await.map_err(failed("look at the space of", directory))?;
+    if space.free >= config.journal_file_bytes.get() {
+        return Ok(());
+    }
+    let unread = journal.take_unread();
+    for spare in &unread {
+        disk.remove_file(&spare.path).await.map_err(failed("remove", &spare.path))?;
+    }
+    if !unread.is_empty() {
+        tracing::warn!(
+            free_bytes = space.free,
+            files = unread.len(),
+            "disk is full: journal files kept ahead were given up"
+        );
+        let folder = directory.join(JOURNAL);
+        disk.sync_dir(&folder).await.map_err(failed("sync", &folder))?;
+    }
+    Ok(())
 }
 
 async fn read_checkpoint(disk: &dyn Disk, directory: &Path, new: bool) -> Result<Checkpoint, OpenError> {

@@ -20,7 +20,7 @@ use std::{
 
 use tidelog_runtime::LogLimit;
 
-use crate::{LogFailure, engine::Engine, partition::Partition};
+use crate::{LogFailure, PartitionLog, engine::Engine, partition::Partition};
 
 /// How long producers stay refused after a write that did not fit, whatever the file system says of its free space: quotas
 /// and reserved blocks do not show there.
@@ -74,6 +74,23 @@ impl Space {
         // Each byte goes to the journal, which may have to grow for it, and to a segment.
         self.ok()
             && self.accepted.load(Ordering::Relaxed).saturating_mul(2) >= self.room.load(Ordering::Relaxed)
+    }
+}
+
+impl PartitionLog {
+    /// Takes room above the floor of free space for what another part of the node is about to write beside the log: false where
+    /// the log needs it. Until the next look it counts as used, behind that the file system tells.
+    #[must_use]
+    pub fn take_room(&self, bytes: u64) -> bool {
+        let space = &self.engine.space;
+        // What is accepted counts twice.
+        let half = bytes.div_ceil(2);
+        let accepted = space.accepted.load(Ordering::Relaxed).saturating_add(half);
+        if !space.ok() || accepted.saturating_mul(2) >= space.room.load(Ordering::Relaxed) {
+            return false;
+        }
+        space.accept(half);
+        true
     }
 }
 

@@ -180,6 +180,13 @@ impl PartitionHandle {
         Ok(stored)
     }
 
+    /// Takes room on local disk, above the floor that producers are refused at, for what is to be written beside the log: false
+    /// where the log needs it.
+    #[must_use]
+    pub fn take_room(&self, bytes: u64) -> bool {
+        self.inner.log.take_room(bytes)
+    }
+
     /// Seals the active segment, whatever its age.
     ///
     /// # Errors

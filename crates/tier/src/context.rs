@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, OnceLock,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use tidelog_core::{
@@ -16,6 +16,7 @@ use tidelog_object::{ChunkCache, GuardedClaim, ObjectClient};
 use tidelog_replica::{PartitionHandle, ReplicaManager};
 use tidelog_runtime::{Budget, Clock, Rng, Supervisor};
 use tidelog_types::{LeaderEpoch, Offset, TopicName, TopicPartition, UploadId, UploadSequence};
+use tracing::{info, warn};
 
 use crate::{
     TierConfig,
@@ -24,6 +25,15 @@ use crate::{
     pages::{ManifestPages, PageError},
     task::TickError,
 };
+
+/// Room for objects where the bucket is a folder beside the log.
+#[derive(Default)]
+pub(crate) struct Room {
+    /// The bucket is on the file system of the data directory.
+    pub(crate) is_shared: AtomicBool,
+    /// Uploads wait for free space.
+    waits: AtomicBool,
+}
 
 /// Everything that a task may use.
 pub(crate) struct Context {
@@ -39,6 +49,7 @@ pub(crate) struct Context {
     pub(crate) pages: ManifestPages,
     pub(crate) cache: OnceLock<Arc<dyn ChunkCache>>,
     pub(crate) claim: OnceLock<GuardedClaim>,
+    pub(crate) room: Room,
     pub(crate) sequence: AtomicU64,
 }
 
@@ -68,6 +79,24 @@ impl Context {
             }
             None => Ok(()),
         }
+    }
+
+    /// Takes room for an object: false where the bucket would take it from the log, whose producers are refused at the same
+    /// floor. It is tried again at each tick.
+    pub(crate) fn take_room(&self, partition: &PartitionHandle, bytes: u64) -> bool {
+        let has_room = !self.room.is_shared.load(Ordering::Relaxed) || partition.take_room(bytes);
+        if self.room.waits.swap(!has_room, Ordering::Relaxed) == has_room {
+            self.metrics.uploads_wait_for_space.set(u64::from(!has_room));
+            if has_room {
+                info!("there is space for uploads again");
+            } else {
+                warn!(
+                    bytes,
+                    "uploads wait: the bucket is a folder on the log's own disk, whose free space is at its floor"
+                );
+            }
+        }
+        has_room
     }
 
     /// Whether work that belongs to no partition is this node's: it has the least id of those that live.

@@ -99,6 +99,7 @@ impl Tier {
             pages,
             cache: OnceLock::new(),
             claim: OnceLock::new(),
+            room: context::Room::default(),
             sequence: AtomicU64::new(0),
         });
         let wakes = Arc::new(POLICIES.map(|policy| (policy.kind, Arc::new(Notify::new()))));
@@ -142,6 +143,11 @@ impl Tier {
         if self.context.claim.set(claim).is_err() {
             debug!("the claim of the bucket was told twice");
         }
+    }
+
+    /// Tells that the bucket is a folder on the file system of the log: uploads then leave the log its room.
+    pub fn share_disk(&self) {
+        self.context.room.is_shared.store(true, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// Has every task look for work now. A hint, for those who do not want to wait for the period.

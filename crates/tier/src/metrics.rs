@@ -18,6 +18,7 @@ pub(crate) struct TierMetrics {
     pub(crate) uploads_abandoned: Counter,
     pub(crate) damaged: Counter,
     pub(crate) uploads_running: Gauge,
+    pub(crate) uploads_wait_for_space: Gauge,
     pub(crate) spills: Counter,
     pub(crate) manifests: Counter,
     pub(crate) deletions: Counter,
@@ -51,6 +52,10 @@ impl TierMetrics {
             ),
             damaged: counter("tier_damaged_uploads_total", "Uploads refused since the local log is damaged."),
             uploads_running: gauge("tier_uploads_running", "Partitions that upload now."),
+            uploads_wait_for_space: gauge(
+                "tier_uploads_wait_for_space",
+                "1 while uploads to a folder on the log's own disk wait for free space.",
+            ),
             spills: counter("tier_manifest_spills_total", "Moves of manifest entries into pages."),
             manifests: counter(
                 "tier_manifests_published_total",

@@ -255,6 +255,9 @@ async fn upload_partition(
             continue;
         }
         let (Some(range), Some(leader_epoch)) = (plan.range, at.leader_epoch) else { return Ok(false) };
+        if !context.take_room(handle, object_bytes(context, &at, range)) {
+            return Ok(false);
+        }
         match upload_object(context, handle, committer, &at, leader_epoch, range).await? {
             Ok(end) => debug!(partition = %at.place, %end, "a segment object is committed"),
             Err(
@@ -274,6 +277,13 @@ async fn upload_partition(
     Ok(true)
 }
 
+/// Bytes of the first object of `range`, at most.
+fn object_bytes(context: &Context, at: &Standing, range: OffsetRange) -> u64 {
+    let local: u64 =
+        at.segments.iter().filter(|segment| segment.range.end > range.base).map(|one| one.bytes).sum();
+    context.config.object_target.get().min(local).saturating_add(SECTION_BYTES)
+}
+
 /// Uploads the first object of `range` and commits it. A refusal leaves the object abandoned.
 async fn upload_object(
     context: &Context,
@@ -284,9 +294,7 @@ async fn upload_object(
     range: OffsetRange,
 ) -> Result<Result<Offset, CommitRefusal>, UploadError> {
     let target = context.config.object_target.get();
-    let local: u64 =
-        at.segments.iter().filter(|segment| segment.range.end > range.base).map(|one| one.bytes).sum();
-    let mut memory: Permit = context.memory.acquire(target.min(local).saturating_add(SECTION_BYTES)).await;
+    let mut memory: Permit = context.memory.acquire(object_bytes(context, at, range)).await;
     let read = handle.read_for_upload(range, target).await?;
     let range = OffsetRange { base: range.base, end: read.next };
     let chunks = segment_object::whole_batches(read.chunks, range.base)?;

@@ -268,6 +268,12 @@ impl Journal {
         Ok(Self { parts, synced, found })
     }
 
+    /// Takes the files out of what was found that no play reads: a start that needs their room may remove them.
+    pub(crate) fn take_unread(&mut self) -> Vec<Spare> {
+        let is_unread = |spare: &mut Spare| self.parts.iter().all(|part| part.path != spare.path);
+        self.found.spare.extract_if(.., is_unread).collect()
+    }
+
     /// The first walk: what survives of each partition.
     pub(crate) async fn replays(&self, checkpoint: &Checkpoint) -> Result<Replays, OpenError> {
         let mut replays = Replays::new(checkpoint);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidelog_log::{AppendError, LogFailure};
-use tidelog_sim::{Fault, FaultEffect, OperationKind, SimDisk};
+use tidelog_sim::{Fault, FaultEffect, OperationKind, SimDisk, run};
 use tidelog_types::{ByteSize, Offset};
 
 use crate::{
@@ -124,4 +124,44 @@ fn a_fence_on_a_full_disk_holds_and_stops_nothing_else() {
             assert!(log.status().failure.is_none());
         },
     );
+}
+
+// Found by hand: the reserve was spent at one start, and the next one had nothing to write what it played into.
+#[test]
+fn a_start_without_a_byte_left_gives_up_journal_files_that_it_does_not_read() {
+    run(11, |context| async move {
+        let config = || {
+            let mut config = small_config();
+            // All of it is in the journal alone.
+            config.write_behind_bytes = ByteSize::mib(1);
+            config.write_behind_delay = Duration::from_secs(3_600);
+            config.checkpoint_interval = Duration::from_secs(3_600);
+            config
+        };
+        let disk = context.disk.clone();
+        let first_life = context.life(&disk, |supervisor| {
+            let (context, disk) = (context.clone(), disk.clone());
+            async move {
+                let (log, _) = open(&context, &disk, &supervisor, config()).await.unwrap();
+                let partition = log.create(place(1, 0), small_partition(), Offset::ZERO).await.unwrap();
+                append(&partition, 0, 4, 1_000);
+                partition.wait_synced(partition.offsets().log_end).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                partition.offsets().log_end
+            }
+        });
+        let end = first_life.await.unwrap();
+        let disk = disk.crash();
+        let used: usize = disk.paths().iter().map(|path| disk.contents(path).unwrap().len()).sum();
+        disk.set_capacity(Some(used as u64));
+        let second_life = context.life(&disk, |supervisor| {
+            let (context, disk) = (context.clone(), disk.clone());
+            async move {
+                let (_log, recovered) = open(&context, &disk, &supervisor, config()).await.unwrap();
+                assert_eq!(recovered[0].log.offsets().log_end, end);
+                assert_eq!(read_all(&recovered[0].log, Offset::ZERO).await.len(), 4);
+            }
+        });
+        second_life.await.unwrap();
+    });
 }

@@ -1,6 +1,7 @@
 //! The bucket side of a node: the client, the claim of the prefix, the tier's tasks, cold reads, the cache.
 
 use std::{
+    os::unix::fs::MetadataExt as _,
     path::Path,
     sync::{Arc, OnceLock},
     time::Duration,
@@ -188,6 +189,7 @@ impl Store {
         let pages = cold.pages();
         // Both are set once, by this one call of a start.
         let _ = (self.cache.set(cache), self.cold.set(cold));
+        let shares_disk = shares_disk(self.url(), &config.data_dir);
         let later = parts.clone();
         let (store, parts, replicas, controller) =
             (Arc::clone(self), parts.clone(), replicas.clone(), controller.clone());
@@ -206,6 +208,9 @@ impl Store {
                 &parts.registry,
             );
             tier.set_claim(GuardedClaim::new(claim, store.refused.clone()));
+            if shares_disk {
+                tier.share_disk();
+            }
             tier.set_cache(chunks);
             let _ = store.tier.set(tier);
         };
@@ -339,6 +344,16 @@ impl Store {
             }
         }
         late
+    }
+}
+
+/// Whether the bucket is a folder on the file system of the data directory.
+fn shares_disk(store: &StoreUrl, data_dir: &Path) -> bool {
+    let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
+    match store.folder() {
+        // One that cannot be looked at may be there: waiting for space is the safe side.
+        Some(folder) => device(folder).is_none_or(|device_of| Some(device_of) == device(data_dir)),
+        None => false,
     }
 }
 

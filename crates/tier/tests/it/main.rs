@@ -13,6 +13,7 @@ mod local;
 mod manifests;
 mod node;
 mod retention;
+mod room;
 mod s3;
 mod sweeps;
 mod uploads;
