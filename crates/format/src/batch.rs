@@ -26,8 +26,8 @@ mod split;
 pub use build::{BatchBuilder, BuildError, ControlKind, NewHeader, NewRecord, control_batch};
 pub use header::{Attributes, BatchHeader};
 pub use records::{
-    DecodedBatch, Header, Headers, Record, RecordError, RecordIter, RecordsReport, check_plain_records,
-    control_kind, validate_records,
+    DecodedBatch, Header, Headers, Record, RecordError, RecordIter, RecordsReport, TimestampSpan,
+    check_plain_records, control_kind, validate_records,
 };
 pub use split::{BatchError, BatchErrorKind, BatchLimits, BatchOrigin, BatchSplitter, split_batches};
 
@@ -82,6 +82,17 @@ impl RawBatch {
     pub fn set_log_append_time(&mut self, time: Timestamp) {
         self.header.set_log_append_time_fields(time);
         self.header.set_crc(self.computed_crc());
+    }
+
+    /// Makes the max timestamp that of the records, as Kafka's broker does, whatever the producer stated: look-ups by time go by
+    /// it. Where it is right already, nothing is touched; elsewhere the CRC is computed anew in one pass.
+    pub fn set_max_timestamp(&mut self, records: Option<TimestampSpan>) {
+        // A negative one counts for none, as in Kafka.
+        let largest_ms = records.map_or(-1, |span| span.largest_ms.max(-1));
+        if self.header.max_timestamp_raw() != largest_ms {
+            self.header.set_max_timestamp(largest_ms);
+            self.header.set_crc(self.computed_crc());
+        }
     }
 
     /// Header and body in one stretch of bytes: a copy, for tests and tools.

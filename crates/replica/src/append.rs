@@ -7,7 +7,7 @@ use tidelog_core::{
     partition::{AppendDecision, AppendRefusal, BatchFacts, Visibility},
     producers::ProducerError,
 };
-use tidelog_format::batch::RawBatch;
+use tidelog_format::batch::{RawBatch, TimestampSpan};
 use tidelog_log::{AppendBatch, AppendError as LogRefusal};
 use tidelog_types::{LeaderEpoch, Offset, Timestamp, limits::BATCH_HEADER_BYTES};
 use tokio::sync::oneshot;
@@ -241,14 +241,14 @@ impl Partition {
     }
 }
 
-/// What the state machine needs of a batch's header.
-pub(crate) fn facts_of(batch: &RawBatch) -> BatchFacts {
+/// What the state machine needs of a batch whose records have these timestamps.
+pub(crate) fn facts_of(batch: &RawBatch, timestamps: Option<TimestampSpan>) -> BatchFacts {
     let header = &batch.header;
     let attributes = header.attributes();
     BatchFacts {
         bytes: (BATCH_HEADER_BYTES + batch.body.len()) as u64,
         last_offset_delta: u32::try_from(header.last_offset_delta()).unwrap_or(0),
-        base_timestamp: header.base_timestamp(),
+        timestamps,
         max_timestamp: header.max_timestamp(),
         producer: crate::producers_form::producer_of(header),
         transactional: attributes.is_transactional(),

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use tidelog_core::topic_config::TimestampType;
 use tidelog_format::{
-    batch::{BatchLimits, RawBatch, check_plain_records, split_batches, validate_records},
+    batch::{BatchLimits, RawBatch, TimestampSpan, check_plain_records, split_batches, validate_records},
     codec::Codec,
 };
-use tidelog_types::{Timestamp, limits};
+use tidelog_types::limits;
 
 use crate::{
     AppendError, AppendRequest, PartitionSettings,
@@ -21,39 +21,45 @@ pub(crate) async fn prepare(partition: &Partition, request: &AppendRequest) -> R
     let now = partition.shared.clock.wall();
     let received = one_batch(request, &settings)?;
     let work = Inspection::of(&received, request, &settings);
-    let (mut batch, frame_bytes) = match work {
-        None => {
-            if !request.internal {
-                // A batch whose parts disagree stops every consumer that comes to it. Looking costs no decompression.
-                check_plain_records(&received).map_err(|error| AppendError::Records(Arc::new(error)))?;
-            }
-            (received, request.frame_bytes)
-        }
+    let Inspected { mut batch, timestamps, looked_at, anew } = match work {
+        None if request.internal => Inspected {
+            timestamps: TimestampSpan::stated(&received.header),
+            batch: received,
+            looked_at: false,
+            anew: false,
+        },
+        None => Inspected {
+            // A batch whose parts disagree stops every consumer that comes to it. Looking costs no decompression.
+            timestamps: check_plain_records(&received)
+                .map_err(|error| AppendError::Records(Arc::new(error)))?,
+            looked_at: received.header.attributes().codec() == Ok(Codec::None),
+            batch: received,
+            anew: false,
+        },
         Some(work) => {
             let metrics = &partition.shared.metrics;
             metrics.inspected_batches.inc();
             if work.recompress.is_some() {
                 metrics.recompressed_batches.inc();
             }
-            let inspected = if work.is_small(&received) {
-                work.run(received, now)
+            if work.is_small(&received) {
+                work.run(received)
             } else {
                 let _turn = partition.shared.codec_turns.acquire().await;
-                let task = partition
-                    .shared
-                    .supervisor
-                    .spawn_blocking("inspect batch", move || work.run(received, now));
+                let task =
+                    partition.shared.supervisor.spawn_blocking("inspect batch", move || work.run(received));
                 let stopped = || AppendError::Storage("the broker is stopping".into());
                 task.join().await.map_err(|_| stopped())?
-            }?;
-            let frame_bytes = if inspected.anew { 0 } else { request.frame_bytes };
-            (inspected.batch, frame_bytes)
+            }?
         }
     };
     if settings.topic.message_timestamp_type == TimestampType::LogAppendTime {
         batch.set_log_append_time(now);
+    } else if looked_at {
+        batch.set_max_timestamp(timestamps);
     }
-    Ok(Prepared { facts: facts_of(&batch), batch, frame_bytes, now })
+    let frame_bytes = if anew { 0 } else { request.frame_bytes };
+    Ok(Prepared { facts: facts_of(&batch, timestamps), batch, frame_bytes, now })
 }
 
 fn one_batch(request: &AppendRequest, settings: &PartitionSettings) -> Result<RawBatch, AppendError> {
@@ -74,12 +80,14 @@ fn one_batch(request: &AppendRequest, settings: &PartitionSettings) -> Result<Ra
 #[derive(Debug, Clone, Copy)]
 struct Inspection {
     keys: bool,
-    earliest_allowed_ms: Option<u64>,
     recompress: Option<(Codec, Option<i32>)>,
 }
 
 struct Inspected {
     batch: RawBatch,
+    timestamps: Option<TimestampSpan>,
+    /// Whether the timestamps are the records' own, and not what the header states.
+    looked_at: bool,
     /// Whether its body is a new allocation.
     anew: bool,
 }
@@ -89,11 +97,13 @@ impl Inspection {
         let topic = &settings.topic;
         let keys = topic.cleanup_policy.compact && !request.internal;
         let create_time = topic.message_timestamp_type == TimestampType::CreateTime;
-        let earliest_allowed_ms = topic.timestamp_before_max_ms.filter(|_| create_time && !request.internal);
         let codec = batch.header.attributes().codec().ok();
+        // The header states the largest timestamp and the first one, not the least; uncompressed records are looked at anyway.
+        let bounds_past = create_time && topic.timestamp_before_max_ms.is_some();
+        let timestamps = bounds_past && !request.internal && codec != Some(Codec::None);
         let recompress = settings.codec().filter(|(wanted, _)| !request.internal && codec != Some(*wanted));
-        let needed = keys || earliest_allowed_ms.is_some() || recompress.is_some();
-        needed.then_some(Self { keys, earliest_allowed_ms, recompress })
+        let needed = keys || timestamps || recompress.is_some();
+        needed.then_some(Self { keys, recompress })
     }
 
     /// Whether the work is too little to leave this thread for: no codec, and few bytes.
@@ -102,26 +112,20 @@ impl Inspection {
         plain && self.recompress.is_none() && batch.body.len() <= limits::INSPECTED_INLINE_BYTES_MAX
     }
 
-    fn run(self, batch: RawBatch, now: Timestamp) -> Result<Inspected, AppendError> {
+    fn run(self, batch: RawBatch) -> Result<Inspected, AppendError> {
         let records = |error| AppendError::Records(Arc::new(error));
         let report = validate_records(&batch, limits::DECOMPRESSED_BATCH_BYTES_MAX).map_err(records)?;
         if self.keys && !report.without_key.is_empty() {
             return Err(AppendError::WithoutKey { indexes: report.without_key });
         }
-        if let (Some(before_ms), Some(timestamp)) = (self.earliest_allowed_ms, report.min_timestamp)
-            && now.millis_since(timestamp) > before_ms
-        {
-            return Err(
-                tidelog_core::partition::AppendRefusal::TimestampOutOfBounds { timestamp, now }.into()
-            );
-        }
+        let timestamps = report.timestamps;
         match self.recompress {
-            None => Ok(Inspected { batch, anew: false }),
+            None => Ok(Inspected { batch, timestamps, looked_at: true, anew: false }),
             Some((codec, level)) => {
                 let batch = batch
                     .recompressed(codec, level, limits::DECOMPRESSED_BATCH_BYTES_MAX)
                     .map_err(records)?;
-                Ok(Inspected { batch, anew: true })
+                Ok(Inspected { batch, timestamps, looked_at: true, anew: true })
             }
         }
     }

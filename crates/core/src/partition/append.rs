@@ -1,6 +1,7 @@
 //! Whether a batch may be appended.
 
 use thiserror::Error;
+use tidelog_format::batch::TimestampSpan;
 use tidelog_types::{LeaderEpoch, Offset, Timestamp};
 
 use super::PartitionState;
@@ -9,9 +10,9 @@ use crate::producers::{ProducerBatch, ProducerError, RememberedBatch, Verdict};
 /// How far a record's timestamp may lie from now: `message.timestamp.before.max.ms` and `…after.max.ms`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimestampBounds {
-    /// Milliseconds before now.
+    /// Milliseconds before now; Kafka counts up to 2⁶³ − 1, which is the most here too.
     pub before_ms: u64,
-    /// Milliseconds after now.
+    /// Milliseconds after now; as much at most.
     pub after_ms: u64,
 }
 
@@ -22,10 +23,13 @@ impl Default for TimestampBounds {
 }
 
 impl TimestampBounds {
-    /// Whether `timestamp` is within the bounds at `now`.
+    /// Whether a record's timestamp is within the bounds at `now`. A negative one is allowed where it is not too long ago, as in
+    /// Kafka; what wrapped around never is.
     #[must_use]
-    pub fn allow(&self, timestamp: Timestamp, now: Timestamp) -> bool {
-        now.millis_since(timestamp) <= self.before_ms && timestamp.millis_since(now) <= self.after_ms
+    pub fn allow(&self, timestamp_ms: i64, now: Timestamp) -> bool {
+        let within = |bound: u64| i128::from(bound).min(i128::from(i64::MAX));
+        let ahead = i128::from(timestamp_ms) - i128::from(now.as_millis());
+        ahead <= within(self.after_ms) && -ahead <= within(self.before_ms)
     }
 }
 
@@ -51,9 +55,10 @@ pub struct BatchFacts {
     pub bytes: u64,
     /// Last offset − base offset.
     pub last_offset_delta: u32,
-    /// The timestamp of its first record, where it has one.
-    pub base_timestamp: Option<Timestamp>,
-    /// The largest timestamp in it, where it has one.
+    /// The timestamps of its records as the producer gave them: of uncompressed ones and of those that were looked at, the records'
+    /// own; of others, what the header states.
+    pub timestamps: Option<TimestampSpan>,
+    /// The largest timestamp in it as it is stored, where it has one.
     pub max_timestamp: Option<Timestamp>,
     /// Its producer, where it has an id.
     pub producer: Option<ProducerBatch>,
@@ -107,10 +112,10 @@ pub enum AppendRefusal {
         max: u64,
     },
     /// `INVALID_TIMESTAMP`.
-    #[error("timestamp {timestamp} is out of the bounds around {now}")]
+    #[error("timestamp {timestamp_ms} is out of the bounds around {now}")]
     TimestampOutOfBounds {
-        /// The offending one.
-        timestamp: Timestamp,
+        /// The offending one, as the record gives it.
+        timestamp_ms: i64,
         /// The broker's clock.
         now: Timestamp,
     },
@@ -154,14 +159,12 @@ pub(super) fn decide(
         }
     }
     if !rules.log_append_time {
-        // The largest timestamp decides on "after" exactly. The first record's decides on "before" for most batches;
-        // where a topic sets that bound, the shell looks at every record as well.
-        let offending = [batch.max_timestamp, batch.base_timestamp]
-            .into_iter()
-            .flatten()
-            .find(|timestamp| !rules.timestamp_bounds.allow(*timestamp, now));
-        if let Some(timestamp) = offending {
-            return Err(AppendRefusal::TimestampOutOfBounds { timestamp, now });
+        // The least and the largest decide for all between. Where a topic bounds the past, compressed records were looked at too.
+        let ends = batch.timestamps.into_iter().flat_map(|span| [span.largest_ms, span.least_ms]);
+        for timestamp_ms in ends {
+            if !rules.timestamp_bounds.allow(timestamp_ms, now) {
+                return Err(AppendRefusal::TimestampOutOfBounds { timestamp_ms, now });
+            }
         }
     }
     if let Some(producer) = &batch.producer

@@ -1,6 +1,7 @@
 //! Each rule of an append and each move of an offset, and the order of all offsets under chance.
 
 use proptest::prelude::*;
+use tidelog_format::batch::TimestampSpan;
 use tidelog_types::{ProducerEpoch, ProducerId};
 
 use super::*;
@@ -26,11 +27,15 @@ fn rules() -> AppendRules {
     }
 }
 
+fn span(least_ms: i64, largest_ms: i64) -> Option<TimestampSpan> {
+    Some(TimestampSpan { least_ms, largest_ms })
+}
+
 fn facts(records: u32) -> BatchFacts {
     BatchFacts {
         bytes: 100,
         last_offset_delta: records - 1,
-        base_timestamp: Some(NOW),
+        timestamps: span(NOW.to_wire(), NOW.to_wire()),
         max_timestamp: Some(NOW),
         producer: None,
         transactional: false,
@@ -125,22 +130,34 @@ fn every_refusal_names_its_rule() {
     assert_eq!(refused(&rules(), &control), AppendRefusal::ControlBatch);
     let transactional = BatchFacts { transactional: true, ..facts(1) };
     assert_eq!(refused(&rules(), &transactional), AppendRefusal::NoTransaction);
+}
 
-    let late = Timestamp::from_millis(NOW.as_millis() + 3_600_001);
-    let future = BatchFacts { max_timestamp: Some(late), ..facts(1) };
-    assert_eq!(refused(&rules(), &future), AppendRefusal::TimestampOutOfBounds { timestamp: late, now: NOW });
-    let just = BatchFacts { max_timestamp: Some(Timestamp::from_millis(late.as_millis() - 1)), ..facts(1) };
-    assert!(state.decide(&rules(), &just, NOW).is_ok());
+#[test]
+fn every_records_timestamp_is_held_against_the_bounds() {
+    let state = leader(FlushPolicy::default());
+    let now = NOW.to_wire();
+    let out = |timestamp_ms| Err(AppendRefusal::TimestampOutOfBounds { timestamp_ms, now: NOW });
+    let decide = |rules: &AppendRules, timestamps| {
+        // What the header stored says does not decide.
+        let facts = BatchFacts { timestamps, max_timestamp: Some(NOW), ..facts(2) };
+        state.decide(rules, &facts, NOW).map(drop)
+    };
+    assert_eq!(decide(&rules(), span(now, now + 3_600_001)), out(now + 3_600_001));
+    assert_eq!(decide(&rules(), span(now, now + 3_600_000)), Ok(()));
+    assert_eq!(decide(&rules(), span(now, i64::MAX)), out(i64::MAX));
+    assert_eq!(decide(&rules(), None), Ok(()), "no record has a timestamp");
+    // Kafka takes a negative one where the past is not bounded, and nothing that wrapped around.
+    assert_eq!(decide(&rules(), span(-100, now)), Ok(()));
+    assert_eq!(decide(&rules(), span(i64::MIN, now)), out(i64::MIN));
+    assert_eq!(decide(&rules(), span(i64::MIN + now - 1, now)), out(i64::MIN + now - 1));
     let bounded =
         AppendRules { timestamp_bounds: TimestampBounds { before_ms: 10, after_ms: 10 }, ..rules() };
-    let early = Timestamp::from_millis(NOW.as_millis() - 11);
-    let past = BatchFacts { base_timestamp: Some(early), ..facts(1) };
-    assert_eq!(refused(&bounded, &past), AppendRefusal::TimestampOutOfBounds { timestamp: early, now: NOW });
-    assert!(
-        state
-            .decide(&bounded, &BatchFacts { base_timestamp: None, max_timestamp: None, ..facts(1) }, NOW)
-            .is_ok()
-    );
+    assert_eq!(decide(&bounded, span(now - 11, now)), out(now - 11));
+    assert_eq!(decide(&bounded, span(now - 10, now + 10)), Ok(()));
+    assert_eq!(decide(&bounded, span(-100, now)), out(-100));
+    assert_eq!(decide(&bounded, None), Ok(()));
+    let stamped = AppendRules { log_append_time: true, ..bounded };
+    assert_eq!(decide(&stamped, span(-100, i64::MAX)), Ok(()), "the broker's clock is the record's");
 }
 
 #[test]

@@ -148,6 +148,14 @@ impl<'a> DecodedBatch<'a> {
     }
 }
 
+/// A record, and what it says of itself.
+struct Taken<'a> {
+    record: Record<'a>,
+    offset_delta: i64,
+    /// As it stands: negative where the producer made it so.
+    timestamp_ms: i64,
+}
+
 /// The iterator of [`DecodedBatch::iter`].
 #[derive(Debug, Clone)]
 pub struct RecordIter<'a> {
@@ -158,7 +166,7 @@ pub struct RecordIter<'a> {
 }
 
 impl<'a> RecordIter<'a> {
-    fn take(&mut self) -> Result<(Record<'a>, i64), DecodeError> {
+    fn take(&mut self) -> Result<Taken<'a>, DecodeError> {
         let length = varint::take_signed(&mut self.rest)?;
         let mut bytes = take_slice(&mut self.rest, length, "record")?;
         let (_attributes, after) = bytes.split_first().ok_or(DecodeError::Cut { what: "record" })?;
@@ -182,15 +190,18 @@ impl<'a> RecordIter<'a> {
             return Err(out_of_range);
         }
         let offset = self.header.base_offset_raw().checked_add(offset_delta).and_then(Offset::from_wire);
-        let timestamp = if self.header.attributes().is_log_append_time() {
-            self.header.max_timestamp()
+        let timestamp_ms = if self.header.attributes().is_log_append_time() {
+            self.header.max_timestamp_raw()
         } else {
-            self.header.base_timestamp_raw().checked_add(timestamp_delta).and_then(Timestamp::from_wire)
+            // Kafka's brokers and clients let it wrap; bounds refuse what wrapped.
+            self.header.base_timestamp_raw().wrapping_add(timestamp_delta)
         };
-        Ok((Record { offset: offset.ok_or(out_of_range)?, timestamp, key, value, headers }, offset_delta))
+        let timestamp = Timestamp::from_wire(timestamp_ms);
+        let record = Record { offset: offset.ok_or(out_of_range)?, timestamp, key, value, headers };
+        Ok(Taken { record, offset_delta, timestamp_ms })
     }
 
-    fn advance(&mut self) -> Option<Result<(Record<'a>, i64), RecordError>> {
+    fn advance(&mut self) -> Option<Result<Taken<'a>, RecordError>> {
         if self.done {
             return None;
         }
@@ -212,7 +223,7 @@ impl<'a> Iterator for RecordIter<'a> {
     type Item = Result<Record<'a>, RecordError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.advance().map(|taken| taken.map(|(record, _)| record))
+        self.advance().map(|taken| taken.map(|taken| taken.record))
     }
 }
 
@@ -247,10 +258,39 @@ pub struct RecordsReport {
     pub records_bytes: usize,
     /// Places in the batch of the records without a key, which a compacted topic refuses.
     pub without_key: Vec<u32>,
-    /// The least timestamp; `None` where a record has none.
-    pub min_timestamp: Option<Timestamp>,
-    /// The largest timestamp.
-    pub max_timestamp: Option<Timestamp>,
+    /// Their timestamps; `None` where no record has one.
+    pub timestamps: Option<TimestampSpan>,
+}
+
+/// Where the timestamps of a batch's records lie, in milliseconds as they stand: below 0 where the producer made them so. A record
+/// without one (−1) does not count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimestampSpan {
+    /// The least.
+    pub least_ms: i64,
+    /// The largest.
+    pub largest_ms: i64,
+}
+
+impl TimestampSpan {
+    /// Kafka's "none".
+    const NONE: i64 = -1;
+
+    /// What a header says of its records: the first one's timestamp, and the largest.
+    #[must_use]
+    pub fn stated(header: &BatchHeader) -> Option<Self> {
+        let first = Self::reaching(None, header.base_timestamp_raw());
+        Self::reaching(first, header.max_timestamp_raw())
+    }
+
+    fn reaching(span: Option<Self>, timestamp_ms: i64) -> Option<Self> {
+        if timestamp_ms == Self::NONE {
+            return span;
+        }
+        let Self { least_ms, largest_ms } =
+            span.unwrap_or(Self { least_ms: timestamp_ms, largest_ms: timestamp_ms });
+        Some(Self { least_ms: least_ms.min(timestamp_ms), largest_ms: largest_ms.max(timestamp_ms) })
+    }
 }
 
 /// Reads every record of a producer's batch: there are as many as the header counts, and their offset deltas count up
@@ -261,13 +301,11 @@ pub struct RecordsReport {
 pub fn validate_records(batch: &RawBatch, bytes_max: usize) -> Result<RecordsReport, RecordError> {
     let decoded = DecodedBatch::new(batch, bytes_max)?;
     let mut report = RecordsReport { records_bytes: decoded.records_bytes(), ..RecordsReport::default() };
-    for_each(&decoded, |index, record| {
-        if record.key.is_none() {
+    for_each(&decoded, |index, taken| {
+        if taken.record.key.is_none() {
             report.without_key.push(index);
         }
-        report.min_timestamp =
-            if index == 0 { record.timestamp } else { report.min_timestamp.min(record.timestamp) };
-        report.max_timestamp = report.max_timestamp.max(record.timestamp);
+        report.timestamps = TimestampSpan::reaching(report.timestamps, taken.timestamp_ms);
         report.record_count += 1;
     })?;
     Ok(report)
@@ -276,31 +314,34 @@ pub fn validate_records(batch: &RawBatch, bytes_max: usize) -> Result<RecordsRep
 /// Gives every record of a producer's batch, with its place, to `take`; its offset delta is that place.
 fn for_each<'a>(
     decoded: &'a DecodedBatch<'a>,
-    mut take: impl FnMut(u32, Record<'a>),
+    mut take: impl FnMut(u32, Taken<'a>),
 ) -> Result<(), RecordError> {
     let mut records = decoded.iter();
     for index in 0.. {
         let Some(taken) = records.advance() else { break };
-        let (record, offset_delta) = taken?;
+        let taken = taken?;
+        let offset_delta = taken.offset_delta;
         if offset_delta != i64::from(index) {
             return Err(RecordError::OffsetDelta { index, offset_delta });
         }
-        take(index, record);
+        take(index, taken);
     }
     Ok(())
 }
 
-/// Checks the records of a producer's batch that are not compressed, as [`validate_records`] does, without a report and without
-/// an allocation. Compressed ones are not looked at.
+/// Checks the records of a producer's batch that are not compressed, as [`validate_records`] does, without an allocation, and gives
+/// their timestamps. Compressed ones are not looked at: what their header states is given.
 ///
 /// # Errors
 /// What is wrong with the first bad record; the batch is refused whole.
-pub fn check_plain_records(batch: &RawBatch) -> Result<(), RecordError> {
+pub fn check_plain_records(batch: &RawBatch) -> Result<Option<TimestampSpan>, RecordError> {
     if batch.header.attributes().codec() != Ok(Codec::None) {
-        return Ok(());
+        return Ok(TimestampSpan::stated(&batch.header));
     }
     let decoded = DecodedBatch { header: batch.header, records: Cow::Borrowed(&batch.body[..]) };
-    for_each(&decoded, |_, _| ())
+    let mut timestamps = None;
+    for_each(&decoded, |_, taken| timestamps = TimestampSpan::reaching(timestamps, taken.timestamp_ms))?;
+    Ok(timestamps)
 }
 
 /// What the control record of a control batch says, and the coordinator's epoch with it.

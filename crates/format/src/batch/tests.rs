@@ -127,8 +127,7 @@ fn records_read_as_they_were_built_with_every_codec() {
             record_count: 3,
             records_bytes: decoded.records_bytes(),
             without_key: vec![1],
-            min_timestamp: at(900),
-            max_timestamp: at(1_500),
+            timestamps: Some(TimestampSpan { least_ms: 900, largest_ms: 1_500 }),
         };
         assert_eq!(report, expected);
         let too_large = validate_records(&batch, decoded.records_bytes() - 1).unwrap_err();
@@ -267,6 +266,41 @@ fn a_wrong_count_inside_is_found_by_looking() {
         h.set_last_offset_delta(3);
     });
     assert!(matches!(validate_records(&more, 1000), Err(RecordError::Corrupt { index: 3, .. })));
+}
+
+#[test]
+fn the_records_say_where_their_timestamps_lie_and_not_the_header() {
+    // The deltas of the builder's records: 0, −100, 500.
+    for (base, stated, span) in [
+        (1_000, 1_500, Some((900, 1_500))),
+        (1_000, 0, Some((900, 1_500))),
+        (1_000, i64::MAX, Some((900, 1_500))),
+        // One of them is −1, which is none.
+        (99, 599, Some((99, 599))),
+        (-1, 499, Some((-101, 499))),
+        (-501, -1, Some((-601, -501))),
+        (i64::MAX, i64::MAX, Some((i64::MIN + 499, i64::MAX))),
+        (i64::MIN, 0, Some((i64::MIN, i64::MAX - 99))),
+    ] {
+        let span = span.map(|(least_ms, largest_ms)| TimestampSpan { least_ms, largest_ms });
+        let batch = changed(&builder().build().unwrap(), |header| {
+            header.set_base_timestamp(base);
+            header.set_max_timestamp(stated);
+        });
+        assert_eq!(check_plain_records(&batch).unwrap(), span, "{base}");
+        assert_eq!(validate_records(&batch, 1_000).unwrap().timestamps, span, "{base}");
+        let mut stored = batch.clone();
+        stored.set_max_timestamp(span);
+        assert_eq!(stored.header.max_timestamp_raw(), span.map_or(-1, |span| span.largest_ms.max(-1)));
+        assert!(stored.crc_is_valid());
+        assert_eq!(stored == batch, stored.header.max_timestamp_raw() == stated, "nothing else is touched");
+    }
+    let none = BatchBuilder::new(Offset::ZERO).record(&NewRecord::default()).build().unwrap();
+    assert_eq!(check_plain_records(&none).unwrap(), None);
+    let compressed = builder().codec(Codec::Lz4).build().unwrap();
+    let stated = changed(&compressed, |header| header.set_max_timestamp(7));
+    let span = TimestampSpan { least_ms: 7, largest_ms: 1_000 };
+    assert_eq!(check_plain_records(&stated).unwrap(), Some(span), "it is not decompressed");
 }
 
 #[test]

@@ -1,8 +1,13 @@
 //! What is stored of what was sent, and what is refused.
 
-use tidelog_core::partition::AppendRefusal;
+use tidelog_core::{
+    partition::AppendRefusal,
+    read_plan::{Isolation, ListOffsetsTarget},
+};
 use tidelog_format::{
-    batch::{BatchBuilder, BatchErrorKind, DecodedBatch, NewRecord},
+    batch::{
+        BATCH_HEADER_BYTES, BatchBuilder, BatchErrorKind, BatchHeader, DecodedBatch, NewRecord, RawBatch,
+    },
     codec::Codec,
 };
 use tidelog_replica::{Acks, AppendError};
@@ -200,7 +205,7 @@ fn what_breaks_a_rule_is_refused_and_leaves_nothing() {
                 let old = refused(sent(timed(&[(now, "a"), (now - 60_000, "b")]))).await;
                 assert!(matches!(
                     old,
-                    AppendError::Refused(AppendRefusal::TimestampOutOfBounds { timestamp, .. }) if timestamp == time(now - 60_000)
+                    AppendError::Refused(AppendRefusal::TimestampOutOfBounds { timestamp_ms, .. }) if timestamp_ms == time(now - 60_000).to_wire()
                 ));
                 let future = refused(sent(timed(&[(now + 7_200_000, "a")]))).await;
                 assert!(matches!(future, AppendError::Refused(AppendRefusal::TimestampOutOfBounds { .. })));
@@ -211,6 +216,69 @@ fn what_breaks_a_rule_is_refused_and_leaves_nothing() {
                 assert!(matches!(few, AppendError::Refused(AppendRefusal::TooFewInSync { in_sync: 1, min: 2 })));
                 let one = append(&partition, sent(timed(&[(now, "a")])), Acks::Leader).await.unwrap();
                 assert_eq!(one.base_offset, Offset::ZERO, "acks=1 does not ask for replicas");
+                node.stop().await;
+            })
+            .await
+            .unwrap();
+    });
+}
+
+/// A batch whose header states another largest timestamp than its records have.
+fn stating(builder: BatchBuilder, max_timestamp_ms: i64) -> bytes::Bytes {
+    let mut bytes = sent(builder).to_vec();
+    bytes[35..43].copy_from_slice(&max_timestamp_ms.to_be_bytes());
+    let header = BatchHeader::peek(&bytes).unwrap();
+    let batch = RawBatch { header, body: bytes[BATCH_HEADER_BYTES..].to_vec().into() };
+    bytes[17..21].copy_from_slice(&batch.computed_crc().to_be_bytes());
+    bytes.into()
+}
+
+#[test]
+fn what_a_header_states_of_its_records_timestamps_is_not_believed() {
+    run(8, |context| async move {
+        let disk = context.disk.clone();
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&context, &disk, supervisor).await;
+                let partition = node.create_topic("t", 1, &[LOCAL]).await;
+                let now = context.clock.wall().as_millis();
+                let stated = i64::try_from(now).unwrap();
+                let list = async |target| {
+                    let listed = partition
+                        .list_offsets(target, Isolation::ReadUncommitted, None, DEADLINE)
+                        .await
+                        .unwrap();
+                    (listed.offset.map(Offset::get), listed.timestamp.map(|at| at.as_millis()))
+                };
+                let at = |millis| ListOffsetsTarget::Time(time(millis));
+
+                let low = stating(timed(&[(now, "a"), (now + 1_000, "b")]), stated - 5_000);
+                assert_eq!(append_all(&partition, low).await, 0);
+                assert_eq!(list(at(now + 1_000)).await, (Some(1), Some(now + 1_000)));
+                let high = stating(timed(&[(now, "c")]), stated + 600_000);
+                assert_eq!(append_all(&partition, high).await, 2);
+                assert_eq!(list(ListOffsetsTarget::MaxTimestamp).await, (Some(1), Some(now + 1_000)));
+                assert_eq!(list(at(now + 1_001)).await, (None, None));
+                let right = sent(timed(&[(now, "d"), (now + 5, "e")]));
+                assert_eq!(append_all(&partition, right.clone()).await, 3);
+
+                let stored = read_batches(&partition, 0).await;
+                let max_of = |batch: &RawBatch| batch.header.max_timestamp().map(|at| at.as_millis());
+                assert_eq!(
+                    stored.iter().map(max_of).collect::<Vec<_>>(),
+                    [Some(now + 1_000), Some(now), Some(now + 5)]
+                );
+                assert!(stored.iter().all(RawBatch::crc_is_valid));
+                assert_eq!(stored[2].header.crc(), BatchHeader::peek(&right).unwrap().crc());
+
+                let far = time(now + 3_600_000 + 60_000).as_millis();
+                let refused =
+                    append(&partition, stating(timed(&[(now, "f"), (far, "g")]), stated), Acks::All).await;
+                assert!(matches!(
+                    refused,
+                    Err(AppendError::Refused(AppendRefusal::TimestampOutOfBounds { .. }))
+                ));
+                assert_eq!(partition.snapshot().log_end, offset(5));
                 node.stop().await;
             })
             .await
