@@ -36,8 +36,6 @@ pub struct ChunkKey {
 pub struct CacheUsage {
     /// Bytes in memory.
     pub memory_bytes: u64,
-    /// Bytes that it may take on disk at most; 0 while it has not been opened.
-    pub disk_bytes: u64,
     /// Chunks found.
     pub hit_count: u64,
     /// Chunks not found.
@@ -52,8 +50,12 @@ pub trait ChunkCache: Send + Sync + 'static {
     fn insert(&self, key: ChunkKey, chunk: Bytes);
     /// Drops everything.
     fn clear(&self) -> BoxFuture<'_, ()>;
-    /// What it holds.
+    /// What it holds in memory.
     fn usage(&self) -> CacheUsage;
+    /// Bytes that its files take on the device now. Looks at each file: for people who ask, not for every read.
+    fn disk_bytes(&self) -> u64 {
+        0
+    }
     /// Writes out what a restart may find again, and stops its work.
     fn close(&self) -> BoxFuture<'_, ()>;
 }
@@ -160,12 +162,7 @@ impl ChunkCache for MapCache {
 
     fn usage(&self) -> CacheUsage {
         let entries = self.lock();
-        CacheUsage {
-            memory_bytes: entries.bytes,
-            disk_bytes: 0,
-            hit_count: entries.hits,
-            miss_count: entries.misses,
-        }
+        CacheUsage { memory_bytes: entries.bytes, hit_count: entries.hits, miss_count: entries.misses }
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

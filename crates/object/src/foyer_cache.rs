@@ -10,6 +10,7 @@
 
 use std::{
     fs, io,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -295,16 +296,17 @@ impl ChunkCache for FoyerCache {
             Some(Opened::Memory(map)) => map.usage().memory_bytes,
             Some(Opened::Hybrid(hybrid)) => u64::try_from(hybrid.memory().usage()).unwrap_or(u64::MAX),
         };
-        let disk_bytes = match self.shared.opened.get() {
-            Some(Opened::Hybrid(_)) => self.disk_bytes_max(),
-            _ => 0,
-        };
         CacheUsage {
             memory_bytes,
-            disk_bytes,
             hit_count: self.shared.hits.load(Ordering::Relaxed),
             miss_count: self.shared.misses.load(Ordering::Relaxed),
         }
+    }
+
+    fn disk_bytes(&self) -> u64 {
+        // What an earlier run left counts too. foyer does not tell what is in its blocks, and makes each file at its full length;
+        // the device has given it only what was written.
+        self.shared.shape.map_or(0, |_| allocated(&self.shared.config.dir).unwrap_or(0))
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
@@ -366,6 +368,23 @@ fn prepare(dir: &Path, shape: Shape) -> io::Result<()> {
 
 /// Removes the files of blocks numbered `from` and up.
 fn remove_files(dir: &Path, from: u64) -> io::Result<()> {
+    for_each_file(dir, |number, file| if number >= from { fs::remove_file(file.path()) } else { Ok(()) })
+}
+
+/// Bytes that the files of blocks take on the device; a sparse one takes less than its length.
+fn allocated(dir: &Path) -> io::Result<u64> {
+    /// The unit of `st_blocks`, whatever the file system's own is.
+    const UNIT_BYTES: u64 = 512;
+    let mut bytes: u64 = 0;
+    for_each_file(dir, |_, file| {
+        bytes = bytes.saturating_add(file.metadata()?.blocks().saturating_mul(UNIT_BYTES));
+        Ok(())
+    })?;
+    Ok(bytes)
+}
+
+/// Visits the files of blocks, with their numbers; none where there is no folder.
+fn for_each_file(dir: &Path, mut visit: impl FnMut(u64, &fs::DirEntry) -> io::Result<()>) -> io::Result<()> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -375,8 +394,8 @@ fn remove_files(dir: &Path, from: u64) -> io::Result<()> {
         let entry = entry?;
         let name = entry.file_name();
         let number = name.to_str().and_then(|name| name.strip_prefix(FILE_PREFIX));
-        if number.is_some_and(|number| number.parse::<u64>().is_ok_and(|number| number >= from)) {
-            fs::remove_file(entry.path())?;
+        if let Some(number) = number.and_then(|number| number.parse().ok()) {
+            visit(number, &entry)?;
         }
     }
     Ok(())

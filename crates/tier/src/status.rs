@@ -21,8 +21,10 @@ pub struct TierStatus {
     pub bucket_bytes: u64,
     /// Segment objects that manifests name; `None` (null) where a page could not be read to count them.
     pub bucket_objects: Option<u64>,
-    /// Bytes in the cache of chunks: in memory, and what the disk part may take.
-    pub cache_bytes: u64,
+    /// Bytes of chunks that the cache holds in memory.
+    pub cache_memory_bytes: u64,
+    /// Bytes that the cache's files take on the device; what is in memory is mostly there too.
+    pub cache_disk_bytes: u64,
 }
 
 /// One topic.
@@ -138,10 +140,8 @@ impl Tier {
         TierStatus {
             bucket_bytes: all().map(|partition| partition.bucket_bytes).sum(),
             bucket_objects: all().map(|partition| partition.bucket_objects).sum(),
-            cache_bytes: context.cache.get().map_or(0, |cache| {
-                let usage = cache.usage();
-                usage.memory_bytes.saturating_add(usage.disk_bytes)
-            }),
+            cache_memory_bytes: context.cache.get().map_or(0, |cache| cache.usage().memory_bytes),
+            cache_disk_bytes: context.cache.get().map_or(0, |cache| cache.disk_bytes()),
             topics: topics.into_values().collect(),
         }
     }

@@ -76,6 +76,26 @@ async fn foyer_keeps_the_contract() {
 }
 
 #[tokio::test]
+async fn what_the_files_take_is_told_and_not_what_they_may() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = foyer(dir.path(), ByteSize::mib(64)).unwrap();
+    assert_eq!(cache.disk_bytes(), 0, "nothing is there before the first look-up");
+    cache.open().await;
+    let empty = cache.disk_bytes();
+    assert!(empty < 1 << 20, "{empty} of an empty cache");
+    for unit in 1..=3 {
+        cache.insert(key(unit), chunk(unit, 1_000_000));
+    }
+    cache.close().await;
+    let (lengths, taken) = (files(dir.path()).0, cache.disk_bytes());
+    assert_eq!(lengths, 64 << 20);
+    assert!((3_000_000..16 << 20).contains(&taken), "{taken}");
+    drop(cache);
+    let again = foyer(dir.path(), ByteSize::mib(64)).unwrap();
+    assert_eq!(again.disk_bytes(), taken, "what an earlier run left counts before anything is opened");
+}
+
+#[tokio::test]
 async fn foyer_without_a_disk_keeps_the_contract() {
     let dir = tempfile::tempdir().unwrap();
     let cache = foyer(dir.path(), ByteSize::bytes(0)).unwrap();

@@ -83,11 +83,12 @@ fn show_status(status: &Value) -> Result<()> {
         }
     }
     table.print()?;
-    let mut totals = Table::new(&["BUCKET", "OBJECTS", "CACHE"]);
+    let mut totals = Table::new(&["BUCKET", "OBJECTS", "CACHE MEMORY", "CACHE DISK"]);
     totals.row([
         bytes(&status["bucket_bytes"]),
         text(&status["bucket_objects"]),
-        bytes(&status["cache_bytes"]),
+        bytes(&status["cache_memory_bytes"]),
+        bytes(&status["cache_disk_bytes"]),
     ]);
     totals.print()
 }

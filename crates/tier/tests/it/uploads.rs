@@ -62,7 +62,8 @@ fn the_status_has_the_form_that_tools_read() {
                     "bucket_objects": 1, "lag_bytes": 0, "lag_seconds": 0,
                 }],
             }],
-            "bucket_bytes": bytes, "bucket_objects": 1, "cache_bytes": 0,
+            "bucket_bytes": bytes, "bucket_objects": 1, "cache_memory_bytes": 0,
+            "cache_disk_bytes": 0,
         });
         assert_eq!(status, expected);
         let segments = node.tier.segments(partition.topic()).await.unwrap();
