@@ -74,15 +74,18 @@ fn describe_topic_key(
     broker: &BrokerSettings,
     overrides: &BTreeMap<String, String>,
 ) -> Description {
-    let mut synonyms = Vec::new();
-    if let Some(value) = overrides.get(key.name) {
-        synonyms.push(SynonymValue { name: key.name, value: value.clone(), source: Source::DynamicTopic });
-    }
-    for synonym in key.synonyms {
-        synonyms.extend(broker.values(synonym.key));
-    }
+    let mut synonyms: Vec<_> = key.synonyms.iter().flat_map(|synonym| broker.values(synonym.key)).collect();
     // A synonym in hours stands behind one in milliseconds of the same source only.
     synonyms.sort_by_key(|value| value.source);
+    // Kafka names its default in other units only behind a value in milliseconds: alone it is told as the topic's default.
+    let told = synonyms.iter().position(|value| {
+        value.source != Source::Default || key.synonyms.first().is_some_and(|first| first.key == value.name)
+    });
+    synonyms.drain(..told.unwrap_or(synonyms.len()));
+    if let Some(value) = overrides.get(key.name) {
+        let own = SynonymValue { name: key.name, value: value.clone(), source: Source::DynamicTopic };
+        synonyms.insert(0, own);
+    }
     let (value, source) = super::topic_value(key, broker, overrides);
     Description {
         name: key.name,

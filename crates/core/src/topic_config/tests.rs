@@ -1,3 +1,5 @@
+mod kafka;
+
 use std::collections::BTreeMap;
 
 use super::*;
