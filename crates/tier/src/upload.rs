@@ -23,7 +23,7 @@ use std::{
 
 use futures::future::BoxFuture;
 use tidelog_core::{
-    cluster::{CommitRefusal, MetadataImage, SegmentCommit},
+    cluster::{CommitRefusal, MetadataImage, Refusal, SegmentCommit},
     upload::Lag,
 };
 use tidelog_format::{
@@ -31,7 +31,7 @@ use tidelog_format::{
     manifest::SegmentObjectId,
     object::{Gaps, ObjectIdentity},
 };
-use tidelog_replica::{PartitionHandle, TieringError};
+use tidelog_replica::{PartitionHandle, ProposeFailure, TieringError};
 use tidelog_runtime::Permit;
 use tidelog_types::{LeaderEpoch, Offset, OffsetRange, TopicName, TopicPartition};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -222,14 +222,43 @@ impl Turn {
                 debug!(partition = %self.place, %offset, "the log moved under an upload");
             }
             Err(error) => {
-                metrics.upload_failures.inc();
-                warn!(
-                    partition = %self.place, topic = %handle.topic(), %error,
-                    "an upload failed and is tried again"
-                );
+                let known = self.context.commands.image().partition(&self.place).is_some();
+                let (partition, topic) = (self.place, handle.topic());
+                match overtaken(&error, known) {
+                    Some(Overtaken::Deleted) => {
+                        debug!(%partition, %topic, %error, "the topic was deleted under an upload");
+                    }
+                    Some(Overtaken::ManifestMoved) => {
+                        info!(%partition, %topic, %error, "the manifest moved under an upload, which is tried again");
+                    }
+                    None => {
+                        metrics.upload_failures.inc();
+                        warn!(%partition, %topic, %error, "an upload failed and is tried again");
+                    }
+                }
             }
         }
     }
+}
+
+/// What overtook an upload: ordinary, and no failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Overtaken {
+    /// The partition went with its topic.
+    Deleted,
+    /// Entries that were to move to a page left before it was named: retention took them.
+    ManifestMoved,
+}
+
+/// Whether an upload ended because the cluster moved on meanwhile; `known`: the newest image has the partition.
+fn overtaken(error: &UploadError, known: bool) -> Option<Overtaken> {
+    if !known {
+        return Some(Overtaken::Deleted);
+    }
+    let UploadError::Spill(spill::SpillError::Propose(ProposeFailure::Refused(refusal))) = error else {
+        return None;
+    };
+    matches!(refusal, Refusal::SpillMismatch { .. }).then_some(Overtaken::ManifestMoved)
 }
 
 /// Uploads what a partition has, up to [`OBJECTS_PER_TURN`] objects. Answers whether more is left.
@@ -344,4 +373,23 @@ fn previous_object(
 pub(crate) fn lag_of(context: &Context, handle: &PartitionHandle, image: &MetadataImage) -> Option<Lag> {
     let at = Standing::of(handle, image)?;
     Some(at.upload_view(&context.retention_plan(&at)).lag(context.clock.wall()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_cluster_overtook_is_no_failure() {
+        let refused = |refusal: Refusal| -> UploadError {
+            spill::SpillError::Propose(ProposeFailure::Refused(refusal)).into()
+        };
+        let why = "what it moves is not the oldest that is held";
+        let moved = refused(Refusal::SpillMismatch { why });
+        assert_eq!(overtaken(&moved, true), Some(Overtaken::ManifestMoved));
+        assert_eq!(overtaken(&refused(Refusal::NotInitialized), true), None);
+        let sealed = UploadError::Seal("the partition is deleted".into());
+        assert_eq!(overtaken(&sealed, false), Some(Overtaken::Deleted));
+        assert_eq!(overtaken(&sealed, true), None, "it failed, and is still there");
+    }
 }
