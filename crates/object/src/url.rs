@@ -67,6 +67,14 @@ pub enum StoreUrlError {
         /// What was given.
         text: String,
     },
+    /// The scheme has no `//` behind it.
+    #[error("`{text}` lacks the slashes behind its scheme: write {example}")]
+    NoSlashes {
+        /// What was given.
+        text: String,
+        /// What an address of this kind looks like.
+        example: &'static str,
+    },
     /// The scheme is not one of ours.
     #[error("unknown scheme `{scheme}`: use file, memory, s3, gs or az")]
     UnknownScheme {
@@ -163,13 +171,30 @@ impl fmt::Display for StoreUrl {
     }
 }
 
+/// What an address with this scheme looks like; `None`: the scheme is not ours.
+fn example_of(scheme: &str) -> Option<&'static str> {
+    match scheme.to_ascii_lowercase().as_str() {
+        "file" => Some("file:///absolute/path"),
+        "memory" => Some("memory://"),
+        "s3" => Some("s3://bucket/prefix"),
+        "gs" => Some("gs://bucket/prefix"),
+        "az" => Some("az://container/prefix"),
+        _ => None,
+    }
+}
+
 impl FromStr for StoreUrl {
     type Err = StoreUrlError;
 
     fn from_str(text: &str) -> Result<Self, StoreUrlError> {
         let text = text.trim();
         let Some((scheme, rest)) = text.split_once("://") else {
-            return Err(StoreUrlError::NoScheme { text: text.to_owned() });
+            let example = text.split_once(':').and_then(|(scheme, _)| example_of(scheme));
+            let text = text.to_owned();
+            return Err(match example {
+                Some(example) => StoreUrlError::NoSlashes { text, example },
+                None => StoreUrlError::NoScheme { text },
+            });
         };
         let kind = match scheme.to_ascii_lowercase().as_str() {
             "file" => return parse_file(rest),
@@ -251,6 +276,15 @@ mod tests {
     fn what_is_no_address_says_what_to_write() {
         let error = |text: &str| text.parse::<StoreUrl>().unwrap_err();
         assert_eq!(error("/var/data"), StoreUrlError::NoScheme { text: "/var/data".to_owned() });
+        for (text, example) in [
+            ("memory:", "memory://"),
+            ("file:", "file:///absolute/path"),
+            ("FILE:/data", "file:///absolute/path"),
+            ("s3:bucket", "s3://bucket/prefix"),
+        ] {
+            assert_eq!(error(text), StoreUrlError::NoSlashes { text: text.to_owned(), example });
+        }
+        assert_eq!(error("C:data"), StoreUrlError::NoScheme { text: "C:data".to_owned() });
         assert_eq!(error("http://x/y"), StoreUrlError::UnknownScheme { scheme: "http".to_owned() });
         assert_eq!(error("file://data"), StoreUrlError::RelativePath { text: "data".to_owned() });
         assert_eq!(error("s3:///prefix"), StoreUrlError::BadBucket { bucket: String::new() });

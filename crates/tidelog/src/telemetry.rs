@@ -19,10 +19,7 @@ const FILTER_QUIET: &str = "warn,openraft=error,aws_config=error,aws_runtime=err
 
 /// Starts logging. A second call changes nothing.
 pub fn start(format: LogFormat) {
-    let asked = std::env::var("TIDELOG_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
-    let filter = asked
-        .or_else(|| FILTER_DEFAULT.parse().ok())
-        .unwrap_or_else(|| Targets::new().with_default(tracing::Level::INFO));
+    let filter = filter(std::env::var("TIDELOG_LOG").ok().as_deref(), FILTER_DEFAULT);
     let lines = tracing_subscriber::fmt::layer()
         // A closed standard error is no reason to panic over a log line.
         .log_internal_errors(false)
@@ -39,10 +36,7 @@ pub fn start(format: LogFormat) {
 
 /// Starts logging for a command that speaks to a person: only what needs one.
 pub fn start_quiet() {
-    let asked = std::env::var("TIDELOG_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
-    let filter = asked
-        .or_else(|| FILTER_QUIET.parse().ok())
-        .unwrap_or_else(|| Targets::new().with_default(tracing::Level::WARN));
+    let filter = filter(std::env::var("TIDELOG_LOG").ok().as_deref(), FILTER_QUIET);
     let lines = tracing_subscriber::fmt::layer()
         // A closed standard error is no reason to panic over a log line.
         .log_internal_errors(false)
@@ -52,8 +46,42 @@ pub fn start_quiet() {
     let _ = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init();
 }
 
+/// What is logged: what was asked for, where that is a filter.
+///
+/// openraft warns of each answer that comes after the vote it belongs to, which every first start has. What matters of it our
+/// controller says; whoever wants its own words names it.
+fn filter(asked: Option<&str>, otherwise: &str) -> Targets {
+    let asked = asked.and_then(|text| {
+        let quiet = if text.contains("openraft") { "" } else { ",openraft=error" };
+        format!("{text}{quiet}").parse().ok()
+    });
+    asked
+        .or_else(|| otherwise.parse().ok())
+        .unwrap_or_else(|| Targets::new().with_default(tracing::Level::INFO))
+}
+
 /// Says on standard error why a verb failed, cause by cause.
 pub fn complain(error: &anyhow::Error) {
     // Where standard error is closed there is nobody to tell.
     let _ = writeln!(std::io::stderr(), "error: {error:#}");
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::Level;
+
+    use super::*;
+
+    #[test]
+    fn openraft_is_heard_where_it_is_named() {
+        let hears =
+            |asked, level| filter(asked, FILTER_DEFAULT).would_enable("openraft::core::raft_core", &level);
+        for asked in [None, Some("info"), Some("warn,tidelog=debug"), Some("not==a filter")] {
+            assert!(!hears(asked, Level::WARN), "{asked:?}");
+            assert!(hears(asked, Level::ERROR), "{asked:?}");
+        }
+        assert!(hears(Some("info,openraft=debug"), Level::DEBUG));
+        assert!(filter(Some("debug"), FILTER_QUIET).would_enable("tidelog_tier", &Level::DEBUG));
+        assert!(!filter(None, FILTER_QUIET).would_enable("tidelog_tier", &Level::INFO));
+    }
 }

@@ -92,6 +92,8 @@ impl RunningStore {
 /// # Errors
 /// With what could not be installed, or why the server did not answer within its time.
 pub fn start(kind: StoreKind, folder: &Path, bucket: &str) -> Result<RunningStore> {
+    // Said before a folder is made for it.
+    let minio = if kind == StoreKind::Minio { Some(minio_program()?) } else { None };
     fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
     let port = process::free_port()?;
     let (server, health, seconds) = match kind {
@@ -102,7 +104,9 @@ pub fn start(kind: StoreKind, folder: &Path, bucket: &str) -> Result<RunningStor
         }
         StoreKind::Localstack => (start_localstack(folder, port)?, "/_localstack/health", 120),
         StoreKind::Versitygw => (start_versitygw(folder, port)?, "/", 30),
-        StoreKind::Minio => (start_minio(folder, port)?, "/minio/health/live", 30),
+        StoreKind::Minio => {
+            (start_minio(&minio.unwrap_or_default(), folder, port)?, "/minio/health/live", 30)
+        }
     };
     let mut server = server;
     wait_for_http(&mut server, port, health, seconds)
@@ -200,13 +204,14 @@ fn start_versitygw(folder: &Path, port: u16) -> Result<Background> {
     Background::start("versitygw", &command, &folder.join("versitygw.log"))
 }
 
-fn start_minio(folder: &Path, port: u16) -> Result<Background> {
-    let Some(program) = process::find_program("minio") else {
-        bail!(
-            "there is no `minio` on the PATH. MinIO is licensed under the AGPL, so Tidelog neither ships nor installs it: \
-             `go install github.com/minio/minio@latest` builds one, or use `--store versitygw`"
-        );
-    };
+fn minio_program() -> Result<PathBuf> {
+    process::find_program("minio").context(
+        "there is no `minio` on the PATH. MinIO is licensed under the AGPL, so Tidelog neither ships nor installs it: \
+         `go install github.com/minio/minio@latest` builds one, or use `--store versitygw`",
+    )
+}
+
+fn start_minio(program: &Path, folder: &Path, port: u16) -> Result<Background> {
     let objects = folder.join("objects");
     fs::create_dir_all(&objects)?;
     let mut command = Command::new(program);
@@ -243,4 +248,20 @@ pub fn answers_http(port: u16, path: &str) -> bool {
     stream.write_all(request.as_bytes()).is_ok()
         && stream.read_exact(&mut answer).is_ok()
         && &answer == b"HTTP/"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_is_not_there_leaves_nothing() {
+        if process::find_program("minio").is_some() {
+            return;
+        }
+        let folder = std::env::temp_dir().join(format!("tidelog-no-minio-{}", std::process::id()));
+        let told = start(StoreKind::Minio, &folder, "b").unwrap_err().to_string();
+        assert!(told.contains("no `minio` on the PATH"), "{told}");
+        assert!(!folder.exists());
+    }
 }

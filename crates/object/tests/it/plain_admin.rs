@@ -4,7 +4,7 @@ use tidelog_object::{CheckStatus, StoreOptions, StoreUrl, bucket_check, bucket_i
 use tidelog_runtime::Supervisor;
 use tidelog_testkit::{Fault, Rule, S3Config, S3Proxy, S3Server};
 
-use crate::support::{options, payload, s3};
+use crate::support::{folder, options, payload, s3};
 
 // B118: the bucket is made, what cannot be had is advice, and what is uploaded then is plain.
 #[tokio::test]
@@ -21,6 +21,19 @@ async fn a_bucket_is_made_on_a_store_that_refuses_checksums() {
     client.put_new("a", payload("x")).await.unwrap();
     let report = bucket_check(&client).await;
     assert_ne!(report.status(), CheckStatus::Failed, "{report:?}");
+}
+
+#[tokio::test]
+async fn a_check_of_a_folder_leaves_no_folders() {
+    let root = tempfile::tempdir().unwrap();
+    let client = folder(root.path()).await;
+    let report = bucket_check(&client).await;
+    assert_eq!(report.status(), CheckStatus::Ok, "{report:?}");
+    assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
+    // What is not the check's stays.
+    std::fs::create_dir_all(root.path().join("tidelog-check/other/empty")).unwrap();
+    bucket_check(&client).await;
+    assert!(root.path().join("tidelog-check/other/empty").is_dir());
 }
 
 // The SDK has no type for most answers and calls them unhandled: a person is told what the store said, and what to do.

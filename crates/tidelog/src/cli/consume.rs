@@ -28,19 +28,27 @@ pub(crate) struct Options {
     #[arg(value_parser = topic_name)]
     topic: TopicName,
     /// Only this partition.
-    #[arg(long)]
+    #[arg(long, value_parser = parse_partition)]
     partition: Option<usize>,
     /// Where to start: beginning, end, an offset, or @ and a time in milliseconds since 1970.
     #[arg(long, default_value = "beginning", value_parser = parse_start)]
     from: StartAt,
     /// Stop after so many records.
-    #[arg(long)]
+    #[arg(long, value_parser = parse_whole)]
     count: Option<u64>,
     /// Wait for records that are yet to come, until Ctrl-C.
     #[arg(long)]
     follow: bool,
     #[command(flatten)]
     pub(super) bootstrap: Bootstrap,
+}
+
+fn parse_partition(text: &str) -> Result<usize, String> {
+    usize::try_from(parse_whole(text)?).map_err(|error| error.to_string())
+}
+
+fn parse_whole(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "a whole number from 0 on is expected".to_owned())
 }
 
 fn parse_start(text: &str) -> Result<StartAt, String> {
@@ -241,6 +249,16 @@ fn put_bytes(object: &mut Map<String, Value>, name: &str, bytes: Option<&[u8]>) 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_number_is_refused_in_words() {
+        assert_eq!(parse_partition("17"), Ok(17));
+        for text in ["-1", "x", "", "1.5"] {
+            let told = parse_partition(text).unwrap_err();
+            assert_eq!(told, "a whole number from 0 on is expected", "{text}");
+            assert_eq!(parse_whole(text), Err(told));
+        }
+    }
 
     #[test]
     fn starts_are_read() {

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use serde_json::json;
 use tidelog_types::TopicName;
 
@@ -52,12 +52,13 @@ pub(crate) enum Verb {
 }
 
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("change").required(true).multiple(true).args(["set", "unset"])))]
 pub(crate) struct Alter {
     /// The topic's name.
     #[arg(value_parser = topic_name)]
     name: TopicName,
     /// A setting by Kafka's name, key=value; may be repeated.
-    #[arg(long = "set", alias = "config", value_name = "KEY=VALUE", value_parser = parse_setting, required_unless_present = "unset")]
+    #[arg(long = "set", alias = "config", value_name = "KEY=VALUE", value_parser = parse_setting)]
     set: Vec<(String, String)>,
     /// A setting to go back to the broker's; may be repeated.
     #[arg(long, value_name = "KEY")]
@@ -181,4 +182,27 @@ async fn describe(name: &TopicName, bootstrap: &Bootstrap) -> Result<()> {
         settings.row([config.name, config.value.unwrap_or_default(), by.to_owned()]);
     }
     settings.print()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_alteration_sets_or_unsets() {
+        #[derive(Debug, clap::Parser)]
+        struct Line {
+            #[command(subcommand)]
+            verb: Verb,
+        }
+        let parse = |words: &[&str]| {
+            let line: Result<Line, clap::Error> =
+                clap::Parser::try_parse_from([&["x", "alter", "t"], words].concat());
+            line.map(|line| drop(line.verb)).map_err(|error| error.to_string())
+        };
+        let told = parse(&[]).unwrap_err();
+        assert!(told.contains("--set <KEY=VALUE>") && told.contains("--unset <KEY>"), "{told}");
+        assert_eq!(parse(&["--unset", "retention.ms"]), Ok(()));
+        assert_eq!(parse(&["--config", "retention.ms=1", "--unset", "segment.ms"]), Ok(()));
+    }
 }

@@ -1,8 +1,8 @@
 //! Progress on standard error: bars on a terminal, plain lines elsewhere.
 
-use std::io::IsTerminal as _;
+use std::{fmt, io::IsTerminal as _};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanFloatCount, ProgressBar, ProgressState, ProgressStyle};
 
 /// Where the demo tells what it does.
 #[derive(Debug, Clone, Copy)]
@@ -27,8 +27,15 @@ impl Progress {
     /// Begins a step of `total` units.
     pub(super) fn step(self, name: &'static str, total: u64) -> Bar {
         let bar = self.on_terminal.then(|| {
-            let style =
-                ProgressStyle::with_template("{msg:<16} {bar:40.cyan} {human_pos}/{human_len}  {per_sec}");
+            let style = ProgressStyle::with_template(
+                "{msg:<16} {bar:40.cyan} {human_pos}/{human_len}  {rate}",
+            )
+            .map(|style| {
+                style.with_key("rate", |state: &ProgressState, line: &mut dyn fmt::Write| {
+                    // A line that cannot be drawn is drawn again.
+                    let _ = line.write_str(&rate(state.per_sec()));
+                })
+            });
             let bar = ProgressBar::new(total).with_message(name);
             match style {
                 Ok(style) => bar.with_style(style),
@@ -71,5 +78,21 @@ impl Bar {
             Some(bar) => bar.finish(),
             None => tracing::debug!(step = self.name, "done"),
         }
+    }
+}
+
+/// A rate for people: whole units a second.
+fn rate(per_second: f64) -> String {
+    format!("{:.0}/s", HumanFloatCount(per_second))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_has_no_fractions() {
+        assert_eq!(rate(118_250.355_8), "118,250/s");
+        assert_eq!(rate(0.0), "0/s");
     }
 }
