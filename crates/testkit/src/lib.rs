@@ -2,7 +2,8 @@
 //!
 //! **Owns** nothing of the product and is part of no build of it.
 //!
-//! Start reading at [`S3Server`] and [`S3Proxy`], then [`FaultyStore`]; [`raw_client`] is a Kafka client for tests of the
+//! Start reading at [`S3Server`] and [`S3Proxy`], then [`FaultyStore`] (faults as planned) and [`SimBucket`] (faults as a
+//! seed decides); [`raw_client`] is a Kafka client for tests of the
 //! protocol; [`KillSwitch`] ends the process at a named operation, [`FailingDisk`] fails a sync, and [`Carelessness`] names
 //! deliberate mistakes.
 

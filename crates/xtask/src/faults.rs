@@ -24,10 +24,10 @@ pub enum Faults {
     Bucket(bucket::Bucket),
     /// Fills the data disk, fails its syncs, and flips bits in files and objects, then looks for what was lost.
     Disk(disk::Disk),
-    /// Puts a node with 10,000 partitions under floods, slow readers and thousands of connections beside ordinary clients.
-    Pressure(pressure::Pressure),
     /// Runs the crash model of a whole node over many seeds: a simulated disk, a simulated bucket, virtual time.
     Model(model::Model),
+    /// Puts a node with 10,000 partitions under floods, slow readers and thousands of connections beside ordinary clients.
+    Pressure(pressure::Pressure),
     /// Shows that the kill campaign sees deliberate mistakes: it must go red with each.
     Prove(Prove),
 }
@@ -86,8 +86,8 @@ pub fn run(faults: &Faults) -> Result<()> {
         Faults::Kill(options) => kill(options),
         Faults::Bucket(options) => bucket::run(options),
         Faults::Disk(options) => disk::run(options),
-        Faults::Pressure(options) => pressure::run(options),
         Faults::Model(options) => model::run(options),
+        Faults::Pressure(options) => pressure::run(options),
         Faults::Prove(options) => prove(options),
     }
 }
