@@ -134,10 +134,9 @@ impl Tail {
         let index = self.batches.partition_point(|batch| batch.sequence < sequence);
         if let Some(batch) = self.batches.get_mut(index)
             && batch.sequence == sequence
+            && batch.journal_position.replace(position).is_none()
         {
-            if batch.journal_position.replace(position).is_none() {
-                self.waiting_bytes -= batch.bytes() as u64;
-            }
+            self.waiting_bytes -= batch.bytes() as u64;
         }
     }
 

@@ -160,7 +160,7 @@ impl Exchange<'_> {
         head = match (self.fault, asked) {
             (Some(Fault::AnswerHeader(name, value)), _) => head.with(name, value),
             (Some(Fault::MovedAnswer(by)), Some(_)) if status == Some(206) => head.with_answer_moved(*by),
-            (Some(Fault::WholeAnswer), Some(_)) if status == Some(206) => head.as_whole(),
+            (Some(Fault::WholeAnswer), Some(_)) if status == Some(206) => head.into_whole(),
             (Some(Fault::LyingRange(_)), Some(asked)) => {
                 let total = head.header("content-range").and_then(|range| range.rsplit_once('/'));
                 match total.map(|(_, total)| format!("bytes {asked}/{total}")) {

@@ -71,7 +71,7 @@ impl Head {
     }
 
     /// An answer to a range as if it were the whole object.
-    pub(super) fn as_whole(mut self) -> Self {
+    pub(super) fn into_whole(mut self) -> Self {
         "HTTP/1.1 200 OK".clone_into(&mut self.first);
         self.without(&["content-range"])
     }
