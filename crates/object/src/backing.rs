@@ -152,6 +152,7 @@ fn no_retries() -> RetryConfig {
 fn connector(options: &StoreOptions, date: &StoreDate) -> WatchedConnector {
     WatchedConnector {
         date: date.clone(),
+        runtime: options.runtime.clone(),
         connect_timeout: options.connect_timeout,
         connections_max: options.requests_max,
     }

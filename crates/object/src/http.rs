@@ -19,6 +19,7 @@ use std::{
         Arc,
         atomic::{AtomicI64, AtomicU16, AtomicU64, Ordering},
     },
+    task::{self, Poll},
     time::Duration,
 };
 
@@ -34,6 +35,7 @@ use object_store::{
     },
 };
 use tidelog_types::Timestamp;
+use tokio::runtime::Handle;
 
 use crate::limits::{ERROR_TEXT_MAX, LIST_ANSWER_BYTES_MAX, PUT_ANSWER_BYTES_MAX, UPLOAD_SLICE_BYTES};
 
@@ -108,6 +110,8 @@ impl StoreDate {
 #[derive(Debug)]
 pub(crate) struct WatchedConnector {
     pub(crate) date: StoreDate,
+    /// Where connections are driven; none: where the request is made that opens one.
+    pub(crate) runtime: Option<Handle>,
     pub(crate) connect_timeout: Duration,
     pub(crate) connections_max: usize,
 }
@@ -128,7 +132,8 @@ impl HttpConnector for WatchedConnector {
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(|error| object_store::Error::Generic { store: "HTTP", source: Box::new(error) })?;
-        Ok(HttpClient::new(WatchedService { client, date: self.date.clone() }))
+        let (date, runtime) = (self.date.clone(), self.runtime.clone());
+        Ok(HttpClient::new(WatchedService { client, date, runtime }))
     }
 }
 
@@ -136,6 +141,24 @@ impl HttpConnector for WatchedConnector {
 struct WatchedService {
     client: reqwest::Client,
     date: StoreDate,
+    runtime: Option<Handle>,
+}
+
+/// A request whose connection, where it opens one, is driven on a runtime of its choice, whoever makes it: pooled connections
+/// outlive the request that opened them, and a start's first would have the bucket's bytes received where produces are served.
+struct DrivenOn<'a, T> {
+    runtime: Option<Handle>,
+    request: Pin<Box<dyn Future<Output = T> + Send + 'a>>,
+}
+
+impl<T> Future for DrivenOn<'_, T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut task::Context<'_>) -> Poll<T> {
+        let this = &mut *self;
+        let _entered = this.runtime.as_ref().map(Handle::enter);
+        this.request.as_mut().poll(context)
+    }
 }
 
 impl HttpService for WatchedService {
@@ -147,7 +170,8 @@ impl HttpService for WatchedService {
         'this: 'call,
         Self: 'call,
     {
-        Box::pin(self.call_watched(request))
+        let request = Box::pin(self.call_watched(request));
+        Box::pin(DrivenOn { runtime: self.runtime.clone(), request })
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
+use tokio::runtime::Handle;
+
 /// Which checksum goes with a put, for the store to verify.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChecksumMode {
@@ -88,6 +90,8 @@ pub struct StoreOptions {
     pub retry_deadline: Duration,
     /// Requests at once to this store. 64.
     pub requests_max: usize,
+    /// Where connections to the store are driven. None: where the request is made that opens one.
+    pub runtime: Option<Handle>,
 }
 
 impl Default for StoreOptions {
@@ -105,6 +109,7 @@ impl Default for StoreOptions {
             floor_rate_bytes: 64 * 1024,
             retry_deadline: Duration::from_secs(60),
             requests_max: 64,
+            runtime: None,
         }
     }
 }

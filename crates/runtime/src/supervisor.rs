@@ -123,6 +123,12 @@ impl Supervisor {
         self.spawn_on(&self.group.process.back, name, future)
     }
 
+    /// Where [`Supervisor::spawn_back`] runs tasks, for libraries that start their own.
+    #[must_use]
+    pub fn back_runtime(&self) -> Handle {
+        self.group.process.back.clone()
+    }
+
     /// Runs work that blocks or computes on a thread of lower priority. It cannot be aborted once it runs.
     pub fn spawn_blocking<F, T>(&self, name: &'static str, work: F) -> Task<T>
     where

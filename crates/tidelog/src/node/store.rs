@@ -63,6 +63,7 @@ impl Store {
         let options = StoreOptions {
             endpoint: config.store_endpoint.clone(),
             checksum: config.store_checksum,
+            runtime: Some(parts.supervisor.back_runtime()),
             ..StoreOptions::default()
         };
         let (clock, rng) = (Arc::clone(&parts.clock), Arc::clone(&parts.rng));
