@@ -51,7 +51,7 @@ impl Readahead {
     }
 
     /// The reader went on where it was and took `bytes`. Answers how many bytes to ask for behind those that are ahead; 0
-    /// while more than half of the window is: few large requests instead of many small ones.
+    /// while there is no room for a whole request, or for half of a small window: few large requests instead of many small ones.
     #[must_use]
     pub fn advance(&mut self, bytes: u64) -> u64 {
         if bytes == 0 {
@@ -62,7 +62,8 @@ impl Readahead {
         let grown = if self.window == 0 { first } else { self.window.saturating_mul(2).max(first) };
         self.window = grown.min(self.limits.max);
         self.ahead = self.ahead.saturating_sub(bytes);
-        if self.ahead > self.window / 2 {
+        let room = self.limits.request.min(self.window / 2);
+        if self.ahead > self.window - room {
             return 0;
         }
         let order = self.window - self.ahead;
@@ -88,6 +89,25 @@ mod tests {
 
     fn readahead() -> Readahead {
         Readahead::new(ReadaheadLimits { first: MIB, max: 32 * MIB, request: 16 * MIB })
+    }
+
+    #[test]
+    fn a_large_window_is_kept_full_by_whole_requests() {
+        let mut reader = Readahead::new(ReadaheadLimits { first: MIB, max: 48 * MIB, request: 16 * MIB });
+        let mut orders = Vec::new();
+        for read in 0..100 {
+            let order = reader.advance(MIB);
+            reader.asked(order);
+            if order > 0 && read >= 10 {
+                orders.push((read, order / MIB));
+            }
+            assert!(read < 10 || reader.ahead() > 31 * MIB, "two requests are under way at least");
+        }
+        let steps: Vec<i32> = orders.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
+        assert!(
+            orders.iter().all(|(_, order)| *order == 16) && steps.iter().all(|step| *step == 16),
+            "{orders:?}"
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //!
 //! A body that was read is whole: its length, the object's length and its ETag are what the caller knows or what the
 //! first answer said. A body that is cut short is resumed from the break, under the same ETag; nothing partial is ever
-//! returned. Dropping a future ends its request; no permit outlives it.
+//! returned, and a sink that takes bytes as they come is told where the read failed. Dropping a future ends its request; no permit outlives it.
 
 use std::{fmt, ops::Range, sync::Arc, sync::atomic::AtomicBool, time::Duration};
 
@@ -30,6 +30,7 @@ use crate::{
 
 mod read;
 
+pub use read::BodySink;
 use read::{Body, Wanted};
 
 /// The version of an object's content, as the store names it.
@@ -265,9 +266,9 @@ impl ObjectClient {
     /// See [`GetError`].
     pub async fn get(&self, key: &str, bytes_max: u64) -> Result<Fetched, GetError> {
         let wanted = Wanted { range: None, bytes_max };
-        let body = self.inner.fetch(key, &wanted, Body::default()).await?;
-        let etag = body.etag.ok_or_else(|| wrong_answer(key, "an answer without an ETag"))?;
-        Ok(Fetched { bytes: concat(body.chunks), etag })
+        let mut chunks = Vec::new();
+        let etag = self.inner.fetch(key, &wanted, Body::new(&mut chunks, None, None)).await?;
+        Ok(Fetched { bytes: concat(chunks), etag })
     }
 
     /// Reads exactly `range` of an object whose length, and perhaps ETag, is known.
@@ -280,6 +281,23 @@ impl ObjectClient {
         range: Range<u64>,
         expect: Expected,
     ) -> Result<RangeFetched, GetError> {
+        let mut chunks = Vec::new();
+        let etag = self.get_range_into(key, range, expect, &mut chunks).await?;
+        Ok(RangeFetched { chunks, etag })
+    }
+
+    /// As [`ObjectClient::get_range`], into a sink that takes the bytes as they come. Answers the object's ETag; after an error
+    /// the sink may hold a part.
+    ///
+    /// # Errors
+    /// As [`ObjectClient::get_range`].
+    pub async fn get_range_into(
+        &self,
+        key: &str,
+        range: Range<u64>,
+        expect: Expected,
+        sink: &mut dyn BodySink,
+    ) -> Result<ETag, GetError> {
         let outside = range.start > range.end || range.end > expect.object_bytes;
         if outside {
             let what = Corruption::OutOfRange {
@@ -290,17 +308,14 @@ impl ObjectClient {
             return Err(GetError::Corrupt { key: key.to_owned(), what });
         }
         if range.is_empty() {
-            let etag = match expect.etag {
-                Some(etag) => etag,
-                None => self.head(key).await?.etag,
+            return match expect.etag {
+                Some(etag) => Ok(etag),
+                None => Ok(self.head(key).await?.etag),
             };
-            return Ok(RangeFetched { chunks: Vec::new(), etag });
         }
         let wanted = Wanted { bytes_max: range.end - range.start, range: Some(range) };
-        let body = Body { object_bytes: Some(expect.object_bytes), etag: expect.etag, ..Body::default() };
-        let body = self.inner.fetch(key, &wanted, body).await?;
-        let etag = body.etag.ok_or_else(|| wrong_answer(key, "an answer without an ETag"))?;
-        Ok(RangeFetched { chunks: body.chunks, etag })
+        let body = Body::new(sink, Some(expect.object_bytes), expect.etag);
+        self.inner.fetch(key, &wanted, body).await
     }
 
     /// Looks an object up.
@@ -487,10 +502,6 @@ impl Inner {
 
 pub(crate) fn modified(meta: &ObjectMeta) -> Timestamp {
     Timestamp::from_wire(meta.last_modified.timestamp_millis()).unwrap_or_default()
-}
-
-fn wrong_answer(key: &str, reason: &str) -> GetError {
-    GetError::Retriable(one_try(key, reason.to_owned()))
 }
 
 pub(crate) fn one_try(key: &str, reason: String) -> Failure {

@@ -34,7 +34,7 @@ pub use broker_claim::{BrokerClaim, BrokerClaimError, FreeBrokerClaim, GuardedCl
 pub use cache::{CacheUsage, ChunkCache, ChunkKey, MapCache};
 pub use claim::{ClaimError, ClusterClaim, claim_prefix};
 pub use client::{
-    ETag, Expected, Fetched, HeadFound, ObjectClient, PutReceipt, RangeFetched, StoreLayer, Usage,
+    BodySink, ETag, Expected, Fetched, HeadFound, ObjectClient, PutReceipt, RangeFetched, StoreLayer, Usage,
 };
 pub use error::{
     Corruption, DeleteError, Failure, GetError, ListError, OpenError, PutError, PutMatchError, Refusal,

@@ -93,6 +93,12 @@ pub trait ColdReader: Send + Sync + 'static {
         None
     }
 
+    /// As [`ColdReader::read`], of what is in memory: `None` where anything would have to be waited for. A sequential reader finds
+    /// nearly all of what it wants read ahead, and need not be put to sleep and woken for it.
+    fn read_at_hand(&self, _read: &ColdRead) -> Option<ColdRecords> {
+        None
+    }
+
     /// Reads whole batches from the one that holds `offset` on.
     fn read(&self, read: ColdRead) -> ColdFuture<ColdRecords>;
 

@@ -51,6 +51,8 @@ pub enum StoreFault {
     Delay(Duration),
     /// A body ends after this many bytes.
     ShortBody(u64),
+    /// A body stands still behind this many bytes, for this time.
+    Pause(u64, Duration),
     /// A byte of a body, at this position of it, is changed.
     WrongByte(u64),
     /// What is there is said not to be.
@@ -221,6 +223,7 @@ impl FaultyStore {
             Some(StoreFault::ShortBody(bytes)) => {
                 change_body(found, |body| body.slice(..at_most(bytes, &body))).await
             }
+            Some(StoreFault::Pause(bytes, time)) => self.pause_body(found, bytes, time).await,
             Some(StoreFault::WrongByte(at)) => {
                 change_body(found, |body| {
                     let mut changed = body.to_vec();
@@ -233,6 +236,26 @@ impl FaultyStore {
             }
             _ => Ok(found),
         }
+    }
+
+    async fn pause_body(&self, found: GetResult, bytes: u64, time: Duration) -> Result<GetResult> {
+        let (meta, range, attributes, extensions) =
+            (found.meta.clone(), found.range.clone(), found.attributes.clone(), found.extensions.clone());
+        let mut body = found.bytes().await?;
+        let first = body.split_to(at_most(bytes, &body));
+        let clock = Arc::clone(&self.shared.clock);
+        let rest = async move {
+            clock.sleep(time).await;
+            Ok(body)
+        };
+        let chunks = futures::stream::once(std::future::ready(Ok(first))).chain(futures::stream::once(rest));
+        Ok(GetResult {
+            payload: GetResultPayload::Stream(chunks.boxed()),
+            meta,
+            range,
+            attributes,
+            extensions,
+        })
     }
 
     async fn delete_one(&self, location: Path) -> Result<Path> {

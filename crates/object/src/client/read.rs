@@ -22,16 +22,50 @@ pub(super) struct Wanted {
     pub(super) bytes_max: u64,
 }
 
-/// What a read has so far.
-#[derive(Default)]
-pub(super) struct Body {
-    pub(super) chunks: Vec<Bytes>,
-    pub(super) received: u64,
-    pub(super) object_bytes: Option<u64>,
-    pub(super) etag: Option<ETag>,
+/// Takes a body as it comes, so that what is complete of it is used before the rest is here.
+pub trait BodySink: Send {
+    /// Takes the next bytes.
+    fn take(&mut self, bytes: Bytes);
+
+    /// Takes back all but the first `bytes`: they are asked for again.
+    fn cut(&mut self, bytes: u64);
+
+    /// How a store that reads files is to cut `range` of the object: into pieces that are best taken whole.
+    fn pieces(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        vec![range.clone()]
+    }
 }
 
-impl Body {
+/// Keeps the chunks as they come.
+impl BodySink for Vec<Bytes> {
+    fn take(&mut self, bytes: Bytes) {
+        self.push(bytes);
+    }
+
+    fn cut(&mut self, bytes: u64) {
+        let mut left = usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.retain_mut(|chunk| {
+            chunk.truncate(left);
+            left -= chunk.len();
+            !chunk.is_empty()
+        });
+    }
+}
+
+/// What a read has so far.
+pub(super) struct Body<'a> {
+    sink: &'a mut dyn BodySink,
+    received: u64,
+    object_bytes: Option<u64>,
+    etag: Option<ETag>,
+}
+
+impl<'a> Body<'a> {
+    /// Nothing yet of an object of which this much is known.
+    pub(super) fn new(sink: &'a mut dyn BodySink, object_bytes: Option<u64>, etag: Option<ETag>) -> Self {
+        Self { sink, received: 0, object_bytes, etag }
+    }
+
     /// The range to ask for next; none for a whole object of which nothing is known yet.
     fn missing(&self, wanted: &Wanted) -> Option<Range<u64>> {
         match (&wanted.range, self.object_bytes) {
@@ -51,34 +85,45 @@ impl Body {
     }
 
     /// Takes back what a try added.
-    fn cut(&mut self, to_chunks: usize, to_received: u64) {
-        self.chunks.truncate(to_chunks);
+    fn cut(&mut self, to_received: u64) {
+        self.sink.cut(to_received);
         self.received = to_received;
     }
 }
 
 impl Inner {
-    /// Reads what is wanted and not in `body` yet, try after try.
-    pub(super) async fn fetch(&self, key: &str, wanted: &Wanted, mut body: Body) -> Result<Body, GetError> {
+    /// Reads what is wanted and not in `body` yet, try after try; answers the object's ETag.
+    pub(super) async fn fetch(
+        &self,
+        key: &str,
+        wanted: &Wanted,
+        mut body: Body<'_>,
+    ) -> Result<ETag, GetError> {
+        self.fetch_all(key, wanted, &mut body).await?;
+        body.etag
+            .ok_or_else(|| GetError::Retriable(super::one_try(key, "an answer without an ETag".to_owned())))
+    }
+
+    async fn fetch_all(&self, key: &str, wanted: &Wanted, body: &mut Body<'_>) -> Result<(), GetError> {
         let mut tries = self.tries(key, wanted.bytes_max);
         loop {
-            let (chunks, received) = (body.chunks.len(), body.received);
+            let received = body.received;
             let exchange = Exchange::new();
             let left = wanted.bytes_max.saturating_sub(received);
-            let work = self.read_once(key, wanted, &mut body, &exchange);
+            let work = self.read_once(key, wanted, body, &exchange);
             let first = tries.is_first().then_some(self.options.first_byte_timeout);
             let result = self.attempt_within(first, RequestKind::Get, 0, left, &exchange, work).await;
             self.metrics.received(body.received - received);
             let error = match result {
-                Ok(()) => return Ok(body),
+                Ok(()) => return Ok(()),
                 // It broke off behind its last byte.
                 Err(TryError::ShortBody(_) | TryError::Failed { .. }) if body.is_whole(wanted) => {
-                    return Ok(body);
+                    return Ok(());
                 }
                 Err(error) => error,
             };
             if matches!(error, TryError::WrongAnswer(_)) || body.etag.is_none() {
-                body.cut(chunks, received);
+                body.cut(received);
             } else if body.received > received {
                 self.metrics.resumed.inc();
                 tries.progressed();
@@ -92,7 +137,7 @@ impl Inner {
         &self,
         key: &str,
         wanted: &Wanted,
-        body: &mut Body,
+        body: &mut Body<'_>,
         exchange: &Exchange,
     ) -> Result<(), TryError> {
         let path = self.path(key)?;
@@ -114,9 +159,9 @@ impl Inner {
             return Ok(());
         }
         if matches!(found.payload, GetResultPayload::File(..)) {
-            // One positioned read instead of a stream of small ones.
+            // Few positioned reads instead of a stream of small ones.
             drop(found);
-            let read = self.backing.store.get_ranges(&path, std::slice::from_ref(&asked)).await;
+            let read = self.backing.store.get_ranges(&path, &body.sink.pieces(&asked)).await;
             let chunks = read.map_err(|error| classify(&error, exchange.status()))?;
             return add_chunks(futures::stream::iter(chunks.into_iter().map(Ok)), &asked, body).await;
         }
@@ -125,7 +170,7 @@ impl Inner {
         add_chunks(chunks, &asked, body).await
     }
 
-    fn understood(&self, error: &object_store::Error, body: &Body, exchange: &Exchange) -> TryError {
+    fn understood(&self, error: &object_store::Error, body: &Body<'_>, exchange: &Exchange) -> TryError {
         match (classify(error, exchange.status()), &body.etag) {
             (TryError::Precondition, Some(etag)) => TryError::Corrupt(Corruption::ETag {
                 expected: etag.to_string(),
@@ -136,7 +181,7 @@ impl Inner {
     }
 
     /// Compares what the answer says of the object with what is known, and learns what is not.
-    fn check_object(&self, meta: &ObjectMeta, wanted: &Wanted, body: &mut Body) -> Result<(), TryError> {
+    fn check_object(&self, meta: &ObjectMeta, wanted: &Wanted, body: &mut Body<'_>) -> Result<(), TryError> {
         match body.object_bytes {
             Some(expected) if expected != meta.size => {
                 return Err(TryError::Corrupt(Corruption::Length { expected, actual: meta.size }));
@@ -192,7 +237,7 @@ impl Inner {
 async fn add_chunks(
     chunks: impl futures::Stream<Item = Result<Bytes, TryError>>,
     asked: &Range<u64>,
-    body: &mut Body,
+    body: &mut Body<'_>,
 ) -> Result<(), TryError> {
     let mut chunks = std::pin::pin!(chunks);
     let mut left = asked.end - asked.start;
@@ -205,11 +250,30 @@ async fn add_chunks(
         left -= length;
         body.received = body.received.saturating_add(length);
         if !chunk.is_empty() {
-            body.chunks.push(chunk);
+            body.sink.take(chunk);
         }
     }
     match left {
         0 => Ok(()),
         _ => Err(TryError::ShortBody(format!("the body ended {left} bytes early"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_try_brought_in_vain_is_cut_off() {
+        let mut chunks: Vec<Bytes> = Vec::new();
+        chunks.take(Bytes::from_static(b"abc"));
+        chunks.take(Bytes::from_static(b"defg"));
+        chunks.take(Bytes::from_static(b"h"));
+        chunks.cut(5);
+        assert_eq!(chunks, [&b"abc"[..], b"de"]);
+        chunks.cut(3);
+        assert_eq!(chunks, [&b"abc"[..]]);
+        chunks.cut(0);
+        assert!(chunks.is_empty());
     }
 }

@@ -19,6 +19,9 @@ use super::{
     streams::{Cursor, Order, ReaderId},
 };
 
+/// The largest request.
+const REQUEST_BYTES: u64 = COLD_UNIT_BYTES * COLD_UNITS_PER_GET_MAX;
+
 /// Whether one more unit brings an order nearer to its bytes: rounded to units, a large order is whole requests.
 fn is_wanted(asked: u64, bytes: u64) -> bool {
     asked == 0 || asked.saturating_add(COLD_UNIT_BYTES / 2) <= bytes
@@ -61,7 +64,10 @@ impl Shared {
                 Some(unit) => Cursor::Unit(entry.range.base, unit),
                 None => Cursor::Unit(entry.range.end, 0),
             };
-            if progress.stopped {
+            // The rest of a large order begins with the next object, as a request of its own: requests stay large, and the next
+            // object's index is not asked for beside them.
+            let ends_here = progress.next.is_none() && asked >= REQUEST_BYTES / 2;
+            if progress.stopped || ends_here {
                 break;
             }
         }

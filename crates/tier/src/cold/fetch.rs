@@ -7,7 +7,7 @@ use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
 use futures::{FutureExt, future::join_all};
-use tidelog_object::{ChunkKey, Expected};
+use tidelog_object::{BodySink, ChunkKey, Expected};
 use tidelog_replica::ColdError;
 use tidelog_types::{TopicPartition, limits::COLD_UNITS_PER_GET_MAX};
 
@@ -16,6 +16,7 @@ use super::{
     charged::Charged,
     flights::{Claim, Joined, Landing},
     get::Admission,
+    intake::Intake,
     object::{OpenObject, Unit, cut},
     ring::NewUnit,
 };
@@ -192,54 +193,57 @@ impl Shared {
         mut admission: Admission,
         ahead: bool,
     ) {
-        let got = self.get_batches(place, object, range.clone()).await;
-        let chunks = match got {
-            Ok(chunks) => chunks,
-            Err(failed) => {
-                for (_, claim) in run {
-                    claim.land(Err(failed.clone()));
-                }
-                return;
-            }
-        };
-        let mut damaged = Vec::new();
-        for (at, claim) in run {
+        let mut intake = Intake::new(self, place, object, run, &mut admission, ahead);
+        let outcome = self.get_batches_into(place, object, range, &mut intake).await;
+        for (at, claim) in intake.left() {
             let unit = &object.units[at];
-            match self.checked(object, unit, &chunks, range.start) {
-                Some(bytes) => self.land_unit(place, object, unit, claim, bytes, &mut admission, ahead),
-                None => damaged.push((at, claim)),
-            }
-        }
-        drop(chunks);
-        for (at, claim) in damaged {
-            let unit = &object.units[at];
-            match self.fetch_again(place, object, unit).await {
+            let bytes = match &outcome {
+                Ok(()) => self.fetch_again(place, object, unit).await,
+                Err(failed) => Err(failed.clone()),
+            };
+            match bytes {
                 Ok(bytes) => self.land_unit(place, object, unit, claim, bytes, &mut admission, ahead),
                 Err(failed) => claim.land(Err(failed)),
             }
         }
     }
 
-    /// Reads a range of an open object, under the ETag that it was opened with. Where the store has it under another one, or
-    /// answers with sense no more, it is opened anew by the next who wants it, and its bytes are asked for once more: an object
-    /// that was copied in place has another ETag and the bytes that were written, of which their checksums tell.
+    /// Reads a range of an open object, as it came.
     pub(crate) async fn get_batches(
         &self,
         place: TopicPartition,
         object: &OpenObject,
         range: Range<u64>,
     ) -> Result<Vec<Bytes>, ColdError> {
+        let mut chunks = Vec::new();
+        self.get_batches_into(place, object, range, &mut chunks).await?;
+        Ok(chunks)
+    }
+
+    /// Reads a range of an open object, under the ETag that it was opened with. Where the store has it under another one, or
+    /// answers with sense no more, it is opened anew by the next who wants it, and its bytes are asked for once more: an object
+    /// that was copied in place has another ETag and the bytes that were written, of which their checksums tell.
+    async fn get_batches_into(
+        &self,
+        place: TopicPartition,
+        object: &OpenObject,
+        range: Range<u64>,
+        sink: &mut dyn BodySink,
+    ) -> Result<(), ColdError> {
         let (base, object_bytes) = (object.entry.range.base, object.entry.object_bytes);
         let expect = Expected { object_bytes, etag: object.etag.clone() };
-        let got = match self.get_range(&object.key, base, range.clone(), expect).await {
+        match self.get_range_into(&object.key, base, range.clone(), expect, sink).await {
             Err(ColdError::Damaged { .. }) if object.etag.is_some() => {
                 self.objects.remove(&(place, object.entry.object));
+                sink.cut(0);
                 let expect = Expected { object_bytes, etag: None };
-                self.get_range(&object.key, base, range, expect).await?
+                self.get_range_into(&object.key, base, range, expect, sink).await?;
             }
-            got => got?,
-        };
-        Ok(got.chunks)
+            got => {
+                got?;
+            }
+        }
+        Ok(())
     }
 
     /// Asks once more for a unit that failed its checks.
@@ -250,7 +254,8 @@ impl Shared {
         unit: &Unit,
     ) -> Result<Bytes, ColdError> {
         let chunks = self.get_batches(place, object, unit.position.clone()).await?;
-        self.checked(object, unit, &chunks, unit.position.start).ok_or_else(|| {
+        let bytes = cut(&chunks, 0..usize::try_from(unit.bytes()).unwrap_or(usize::MAX));
+        bytes.filter(|bytes| self.is_whole(object, unit, bytes)).ok_or_else(|| {
             let key = &object.key;
             self.complain(
                 "batches of the bucket are damaged",
@@ -261,17 +266,15 @@ impl Shared {
         })
     }
 
-    /// The bytes of a unit among `chunks`, which begin at `start` of the object, if they are what was written.
-    fn checked(&self, object: &OpenObject, unit: &Unit, chunks: &[Bytes], start: u64) -> Option<Bytes> {
-        let at = |position: u64| usize::try_from(position.saturating_sub(start)).unwrap_or(usize::MAX);
-        let bytes = cut(chunks, at(unit.position.start)..at(unit.position.end))?;
-        let damaged = self.damaged_intervals(object, unit, &bytes);
+    /// Whether the bytes of a unit are what was written.
+    pub(crate) fn is_whole(&self, object: &OpenObject, unit: &Unit, bytes: &[u8]) -> bool {
+        let damaged = self.damaged_intervals(object, unit, bytes);
         self.metrics.corrupt_intervals.add(damaged);
-        (damaged == 0).then_some(bytes)
+        damaged == 0
     }
 
     #[allow(clippy::too_many_arguments, reason = "the parts of one landing")]
-    fn land_unit(
+    pub(crate) fn land_unit(
         &self,
         place: TopicPartition,
         object: &OpenObject,

@@ -8,7 +8,7 @@
 use std::{ops::Range, time::Duration};
 
 use bytes::Bytes;
-use tidelog_object::{ETag, Expected, GetError};
+use tidelog_object::{BodySink, ETag, Expected, GetError};
 use tidelog_replica::ColdError;
 use tidelog_runtime::{Budget, Permit};
 use tidelog_types::Offset;
@@ -111,18 +111,32 @@ impl Shared {
         range: Range<u64>,
         expect: Expected,
     ) -> Result<Got, ColdError> {
+        let mut chunks = Vec::new();
+        let etag = self.get_range_into(key, base, range, expect, &mut chunks).await?;
+        Ok(Got { chunks, etag })
+    }
+
+    /// As [`Shared::get_range`], into a sink that takes the bytes as they come.
+    pub(crate) async fn get_range_into(
+        &self,
+        key: &str,
+        base: Offset,
+        range: Range<u64>,
+        expect: Expected,
+        sink: &mut dyn BodySink,
+    ) -> Result<ETag, ColdError> {
         self.known_missing(key)?;
         let bytes = range.end.saturating_sub(range.start);
         self.metrics.gets.inc();
         self.metrics.gets_in_flight.add(1);
         let counted = InFlight(&self.metrics.gets_in_flight);
-        let outcome = self.store.get_range(key, range, expect).await;
+        let outcome = self.store.get_range_into(key, range, expect, sink).await;
         drop(counted);
         match outcome {
-            Ok(fetched) => {
+            Ok(etag) => {
                 self.metrics.get_bytes.add(bytes);
                 self.found(key);
-                Ok(Got { chunks: fetched.chunks, etag: fetched.etag })
+                Ok(etag)
             }
             Err(failed) => Err(self.failed(key, base, failed)),
         }

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::FutureExt;
 use tidelog_format::{batch::BatchHeader, manifest::ManifestEntry};
 use tidelog_replica::{ColdError, ColdRead, ColdRecords};
 use tidelog_runtime::Budget;
@@ -148,6 +149,23 @@ impl Shared {
         let records = answer.finish();
         self.go_ahead(&read.place, reader, records.next, bytes);
         Ok(records)
+    }
+
+    /// See [`tidelog_replica::ColdReader::read_at_hand`].
+    pub(crate) fn read_at_hand(self: &Arc<Self>, read: &ColdRead) -> Option<ColdRecords> {
+        let (place, image) = (read.place.place, &read.place.image);
+        let is_tiered = read.offset >= image.log_start && read.offset < image.manifest.tiered_end;
+        if !is_tiered || !self.knows_entry_at(&read.place, read.offset) {
+            return None;
+        }
+        let entry = self.entry_at(&read.place, read.offset).now_or_never()?.ok()??;
+        let object = self.objects.get(&(place, entry.object)).filter(|object| object.entry == entry)?;
+        let unit = object.unit_of(object.index.interval_for_offset(read.offset));
+        if !self.is_in_ring(place, &object, unit) {
+            return None;
+        }
+        // Where that unit goes this moment, or the cache is slow to say what it has of the next, what was begun is given up.
+        self.read_records(read).now_or_never()?.ok()
     }
 
     /// Reads on in one object from `at`.
