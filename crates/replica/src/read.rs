@@ -12,7 +12,7 @@ use tidelog_types::{LeaderEpoch, Offset};
 use tracing::error;
 
 use crate::{
-    ColdError, ColdOutage, ColdRead, ReadError,
+    ColdError, ColdOutage, ColdRead, ColdRecords, ReadError,
     partition::{Partition, PartitionHandle},
 };
 
@@ -136,13 +136,29 @@ impl PartitionHandle {
         let place = partition.cold_place();
         let read = reader.read(ColdRead { place, offset, end, bytes_max, one_at_least, deadline }).await;
         match read {
-            Ok(records) => Ok(Records { chunks: records.chunks, base: records.base, next: records.next }),
+            Ok(records) => Ok(records.into()),
             Err(ColdError::NotHeld { .. }) if offset < partition.snapshot().log_start => {
                 Err(ReadError::OutOfRange { offset })
             }
             Err(ColdError::NotHeld { .. }) => Err(ReadError::NotAvailable { offset }),
             Err(failed) => Err(failed.into()),
         }
+    }
+
+    /// As [`PartitionHandle::read_cold`], of what is in memory of the bucket: `None` where anything would have to be waited for.
+    #[must_use]
+    pub fn read_cold_at_hand(&self, offset: Offset, end: Offset, bytes_max: usize) -> Option<Records> {
+        let partition = &self.inner;
+        let (reader, place) = (partition.shared.cold().ok()?, partition.cold_place());
+        let deadline = Duration::ZERO;
+        let read = ColdRead { place, offset, end, bytes_max, one_at_least: true, deadline };
+        reader.read_at_hand(&read).map(Records::from)
+    }
+}
+
+impl From<ColdRecords> for Records {
+    fn from(read: ColdRecords) -> Self {
+        Self { chunks: read.chunks, base: read.base, next: read.next }
     }
 }
 
