@@ -110,6 +110,8 @@ struct Counts {
     bytes_out: AtomicU64,
     gets_now: AtomicU64,
     gets_at_once_max: AtomicU64,
+    /// The time that all GETs took together.
+    gets_busy_us: AtomicU64,
     connections: AtomicU64,
 }
 
@@ -220,6 +222,7 @@ impl State {
             "bytes_in": read(&counts.bytes_in),
             "bytes_out": read(&counts.bytes_out),
             "gets_at_once_max": read(&counts.gets_at_once_max),
+            "gets_busy_us": read(&counts.gets_busy_us),
             "objects": lock(&self.objects).count(),
             "object_bytes": lock(&self.objects).bytes(),
             "uptime_ms": u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
@@ -240,6 +243,7 @@ impl State {
             &counts.bytes_in,
             &counts.bytes_out,
             &counts.gets_at_once_max,
+            &counts.gets_busy_us,
         ] {
             counter.store(0, Ordering::Relaxed);
         }

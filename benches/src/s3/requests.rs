@@ -3,7 +3,7 @@
 use std::{
     io::{self, Write as _},
     net::TcpStream,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::Ordering,
     thread,
     time::{Duration, Instant},
 };
@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 
 use super::{
-    Get, Knobs, State,
+    Counts, Get, Knobs, State,
     faults::{self, Fate},
     http::{Answer, Connection, Head},
     list, lock,
@@ -31,20 +31,25 @@ const GETS_MAX: usize = 65_536;
 /// A request that hangs is given up after this, so that no thread stays for ever.
 const HANG_MAX: Duration = Duration::from_secs(600);
 
-/// Counts a GET as running as long as it lives.
-struct Running<'a>(&'a AtomicU64);
+/// Counts a GET as running, and its time, as long as it lives.
+struct Running<'a> {
+    counts: &'a Counts,
+    begun: Instant,
+}
 
 impl<'a> Running<'a> {
     fn start(state: &'a State) -> Self {
         let now = state.counts.gets_now.fetch_add(1, Ordering::Relaxed) + 1;
         state.counts.gets_at_once_max.fetch_max(now, Ordering::Relaxed);
-        Self(&state.counts.gets_now)
+        Self { counts: &state.counts, begun: Instant::now() }
     }
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.counts.gets_now.fetch_sub(1, Ordering::Relaxed);
+        let took = u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.counts.gets_busy_us.fetch_add(took, Ordering::Relaxed);
     }
 }
 
