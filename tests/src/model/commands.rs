@@ -20,6 +20,9 @@ use super::Mistake;
 /// How old a stale image is.
 const STALE: Duration = Duration::from_secs(6);
 
+/// Images with when they were seen.
+type Seen = VecDeque<(Duration, Arc<MetadataImage>)>;
+
 /// The controller's client of one life. Clones are the same.
 #[derive(Clone)]
 pub(crate) struct Commands {
@@ -29,7 +32,7 @@ pub(crate) struct Commands {
     /// Proposals suffer while the bucket does.
     bucket: SimBucket,
     mistake: Option<Mistake>,
-    seen: Arc<Mutex<VecDeque<(Duration, Arc<MetadataImage>)>>>,
+    seen: Arc<Mutex<Seen>>,
 }
 
 impl Commands {

@@ -168,8 +168,8 @@ impl Node {
         let client =
             ObjectClient::with_store(store, options, Arc::clone(&clock), Arc::clone(&rng), &registry);
         let cluster_id = controller.cluster_id();
-        let mut config = ColdConfig::default();
-        config.mistakes = machine.mistake.map(Mistake::of_tier).unwrap_or_default();
+        let mistakes = machine.mistake.map(Mistake::of_tier).unwrap_or_default();
+        let config = ColdConfig { mistakes, ..ColdConfig::default() };
         let chunks: Arc<dyn ChunkCache> = Arc::new(machine.cache.clone());
         let (reader, reader_clock) = (client.clone(), Arc::clone(&clock));
         let cold = ColdTier::new(
