@@ -50,7 +50,7 @@ pub struct Plan {
 
 impl Default for Plan {
     fn default() -> Self {
-        Self { lives: 3, steps: 28, mistake: None }
+        Self { lives: 10, steps: 28, mistake: None }
     }
 }
 

@@ -21,7 +21,7 @@ const STAGES: [Stage; 8] = [
     Stage { name: "lints", budget_seconds: 600, run: lints },
     Stage { name: "tests", budget_seconds: 960, run: all_rust_tests },
     Stage { name: "clients", budget_seconds: 600, run: all_clients },
-    Stage { name: "faults", budget_seconds: 240, run: faults::verify },
+    Stage { name: "faults", budget_seconds: 420, run: faults::verify },
     Stage { name: "demo", budget_seconds: 120, run: demo::run },
 ];
 

@@ -33,16 +33,16 @@ fn a_round_that_finds_no_journal_file_and_no_space_for_one_waits_for_it() {
                 let partition = log.create(place(1, 0), small_partition(), Offset::ZERO).await.unwrap();
                 append(&partition, 0, 1, 100);
                 partition.wait_synced(offset(2)).await.unwrap();
+                let mut others = Vec::new();
+                for number in 1..=10 {
+                    others.push(log.create(place(1, number), small_partition(), Offset::ZERO).await.unwrap());
+                }
                 tokio::time::sleep(Duration::from_millis(300)).await;
                 let files = journal_files(&context.disk);
                 context.disk.inject(Fault::on(OperationKind::Allocate, full).where_path_ends(".journal"));
                 // Segments too, so that no checkpoint frees a file.
                 context.disk.inject(Fault::on(OperationKind::Write, full).where_path_ends(".log"));
                 // More at once than all files hold.
-                let mut others = Vec::new();
-                for number in 1..=10 {
-                    others.push(log.create(place(1, number), small_partition(), Offset::ZERO).await.unwrap());
-                }
                 for other in &others {
                     append(other, 0, 15, 3000);
                 }

@@ -77,7 +77,7 @@ fn what_is_sent_behind_a_batch_that_found_no_space_is_to_be_sent_again_too() {
                 while append(&partition, produced(8, 0, others, 10), Acks::All).await.is_ok() {
                     others += 10;
                     assert!(others < 1_000, "a full disk refuses");
-                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
                 }
                 assert!(matches!(try_append(20).await, Err(AppendError::NoSpace)));
                 assert!(matches!(try_append(10).await, Err(AppendError::NoSpace)));
