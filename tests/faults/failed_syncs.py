@@ -27,8 +27,9 @@ FILES = {
     "journal-file": (2, False),
     "directory": (60, True),
 }
-# Where the disk says that it is full, and means what it was given before.
-FULL_TOO = ["journal", "segment", "checkpoint", "controller-log"]
+# Where the disk says that it is full, and means what it was given before, and whether the node must end by itself: a checkpoint
+# is written aside, and all of it anew once there is room.
+FULL_TOO = {"journal": True, "segment": True, "checkpoint": False, "controller-log": True}
 PATIENCE_SECONDS = 8
 # From the failure to the end of the process.
 END_SECONDS_MAX = 30
@@ -106,6 +107,8 @@ class FailedSyncs:
     def one(self, file, full):
         """One life, in which one sync fails."""
         last, must_end = FILES[file]
+        if full:
+            must_end = FULL_TOO[file]
         plan = f"{file}:{self.rng.randint(1, last)}{full}"
         node = self.node
         node.start(plan)
