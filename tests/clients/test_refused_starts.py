@@ -77,7 +77,8 @@ def test_a_data_directory_of_a_newer_version_is_refused_untouched(own_node):
     properties = data / "meta.properties"
     text = properties.read_text()
     assert "version=1" in text, text
-    properties.write_text(text.replace("version=1", "version=99"))
+    # With a line of its own: were the number all that does not fit the checksum, it would be a damaged file of this version.
+    properties.write_text(text.replace("version=1", "version=99\nsomething=new"))
     before = hashed(data)
     said = refused(data, store=f"{STORE}-{own_node.name}")
     assert "99" in said and "version" in said, said
