@@ -15,7 +15,6 @@ import json
 import os
 import pathlib
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +22,7 @@ import time
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
+import campaign
 import check
 from bucket_faults import HANGING, IDENTITY, KINDS, Kind, Proxy
 from fault_node import ORPHAN_AGE_SECONDS, SETTINGS, START_SECONDS_MAX, Node, end_with_parent, wait_until
@@ -571,6 +571,8 @@ class Campaign:
         return "the start"
 
     def end(self):
+        for worker in [*self.load.workers(), *self.readers]:
+            worker.end()
         if self.probe is not None and self.probe.poll() is None:
             self.probe.kill()
             self.probe.wait(10)
@@ -601,22 +603,7 @@ def main():
     parser.add_argument("--patience", type=float, default=1.0, help="what limits of time are multiplied by")
     arguments = parser.parse_args()
     print(f"seed {arguments.seed}, {arguments.seconds} s, folder {arguments.folder}", flush=True)
-    begun, counted = time.monotonic(), {}
-    campaign = Campaign(arguments)
-    try:
-        counted = campaign.run()
-    except Exception as error:  # noqa: BLE001 - it ends the campaign, with what was found so far
-        campaign.findings.add(f"the campaign: {type(error).__name__}: {error}; {campaign.node.log_tail()}")
-        for worker in [*campaign.load.workers(), *campaign.readers]:
-            worker.end()
-    finally:
-        campaign.end()
-    campaign.report(counted, time.monotonic() - begun)
-    if campaign.findings:
-        sys.stdout.flush()
-        # Threads of clients that wait for a node that is gone are not waited for.
-        os._exit(1)
-    shutil.rmtree(arguments.folder, ignore_errors=True)
+    campaign.run(Campaign(arguments), arguments.folder)
 
 
 if __name__ == "__main__":

@@ -22,19 +22,15 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 import check
+import fault_node
 from fault_node import START_SECONDS_MAX, Node, wait_until
+from flipped_kinds import EMPTY, FILES, MAY_BE_ABSENT, OBJECTS, PARTITION
 from ledger import Findings, Ledger
 from load import PASSING, Reading, Writer, client, consumer, idempotent_producer
 
 SETTINGS = {
-    "auto.create.topics.enable": "false",
-    "log.segment.bytes": "32768",
-    "log.index.interval.bytes": "4096",
-    "log.journal.bytes.max": "8388608",
-    "log.journal.file.bytes": "1048576",
-    "log.retention.ms": "-1",
+    **fault_node.SETTINGS,
     "log.local.retention.ms": "86400000",
-    "tier.check.interval.ms": "100",
     "tier.upload.max.lag.ms": "300",
     "tier.delete.grace.ms": "300",
     "tier.orphan.age.ms": "2000",
@@ -54,40 +50,6 @@ TOPICS = {
 # More than two snapshots of the controller take.
 CHANGES_OF_CONFIG = 2300
 CHANGES_AT_ONCE = 100
-
-PARTITION = r"(?P<id>[A-Za-z0-9_-]{22})-(?P<partition>\d+)"
-# Name of a kind, and which paths below the data directory it has. What is empty cannot be flipped.
-FILES = {
-    "lock": r"\.lock",
-    "meta": r"meta\.properties",
-    "reserve": r"reserve",
-    "claims": r"bucket\.claims",
-    "checkpoint": r"log\.checkpoint",
-    "journal": r"journal/\d{20}\.journal",
-    "segment": rf"{PARTITION}/\d{{20}}\.log",
-    "index": rf"{PARTITION}/\d{{20}}\.index",
-    "epochs": rf"{PARTITION}/leader-epoch-checkpoint",
-    "producers": rf"{PARTITION}/\d{{20}}\.snapshot",
-    "fence": rf"{PARTITION}\.fence",
-    "controller identity": r"controller/identity",
-    "controller log": r"controller/log-\d{20}",
-    "controller log's spare": r"controller/log-spare",
-    "controller snapshot": r"controller/snapshot-\d{20}",
-    "controller snapshot's spare": r"controller/snapshot-spare",
-    "in the making": r".*\.new",
-    "cache shape": r"cache/shape",
-    "cache": r"cache/foyer-storage-direct-fs-\d+",
-}
-OBJECTS = {
-    "claim": r"cluster\.json",
-    "broker's claim": check.BROKER.pattern,
-    "segment object": check.SEGMENT.pattern,
-    "page": check.PAGE.pattern,
-    "manifest": check.MANIFEST.pattern,
-}
-EMPTY = {"lock"}
-# A kill leaves these, or does not.
-MAY_BE_ABSENT = {"in the making"}
 
 # What a start that is refused must say, beside the file.
 ADVICE = re.compile(r"restore|run the version that wrote|give this node|give the store|with --data-dir|with another prefix|use another prefix")

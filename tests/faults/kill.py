@@ -11,11 +11,10 @@ import argparse
 import collections
 import json
 import random
-import shutil
 import signal
-import sys
 import time
 
+import campaign
 import check
 from fault_node import START_SECONDS_MAX, FaultNode, wait_until
 from ledger import Findings
@@ -61,6 +60,11 @@ class Campaign:
         self.start_operations = PHASES["start-up"]
         self.missed = 0
         self.stops = 0
+
+    def end(self):
+        for worker in self.load.workers():
+            worker.end()
+        self.node.end()
 
     def plan_text(self, phase):
         last = self.start_operations if phase == "start-up" else PHASES[phase]
@@ -209,24 +213,7 @@ def main():
     parser.add_argument("--mistake")
     arguments = parser.parse_args()
     print(f"seed {arguments.seed}, {arguments.kills} kills, folder {arguments.folder}", flush=True)
-    begun, counted = time.monotonic(), {}
-    campaign = Campaign(arguments)
-    try:
-        counted = campaign.run()
-    except Exception as error:  # noqa: BLE001 - it ends the campaign, with what was found so far
-        campaign.findings.add(f"the campaign: {type(error).__name__}: {error}; {campaign.node.log_tail()}")
-        for worker in campaign.load.workers():
-            worker.end()
-    finally:
-        campaign.node.end()
-    campaign.report(counted, time.monotonic() - begun)
-    if campaign.findings:
-        sys.stdout.flush()
-        # Threads of clients that wait for a node that is gone are not waited for.
-        import os
-
-        os._exit(1)
-    shutil.rmtree(arguments.folder, ignore_errors=True)
+    campaign.run(Campaign(arguments), arguments.folder)
 
 
 if __name__ == "__main__":

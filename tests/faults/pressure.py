@@ -19,14 +19,13 @@ import math
 import multiprocessing
 import os
 import resource
-import shutil
 import socket
 import statistics
 import struct
-import sys
 import threading
 import time
 
+import campaign
 import frames
 import ordinary
 import pressures
@@ -200,6 +199,7 @@ class Direct:
 
 class Campaign:
     def __init__(self, arguments):
+        self.begun = time.monotonic()
         self.arguments = arguments
         self.quick = arguments.quick
         self.findings = Findings()
@@ -441,7 +441,12 @@ class Campaign:
             if line:
                 self.findings.add(f"the node's log says: {line[:300]}")
 
-    def report(self, seconds):
+    def end(self):
+        for child in multiprocessing.active_children():
+            child.kill()
+        self.node.end()
+
+    def report(self, _counted, seconds):
         print(f"{'phase':<18} {'produce p50':>11} {'p99':>7} {'ratio':>6} {'tail p50':>9} {'p99':>7} {'ratio':>6} {'peak MiB':>9} {'fds':>5} {'conns':>6}")
         middle = lambda values: statistics.median(values) if values else math.nan  # noqa: E731
         for row in self.phases:
@@ -473,22 +478,7 @@ def main():
     parser.add_argument("--only", help="phases whose names hold this")
     parser.add_argument("--go-on", action="store_true", help="after a finding, too")
     arguments = parser.parse_args()
-    campaign = Campaign(arguments)
-    campaign.begun = time.monotonic()
-    try:
-        campaign.run()
-    except Exception as error:  # noqa: BLE001 - it ends the campaign, with what was found so far
-        campaign.findings.add(f"the campaign: {type(error).__name__}: {error}; {campaign.node.log_tail()}")
-    finally:
-        campaign.node.end()
-    campaign.report(time.monotonic() - campaign.begun)
-    if campaign.findings:
-        sys.stdout.flush()
-        for child in multiprocessing.active_children():
-            child.kill()
-        # Threads of clients that wait for a node that is gone are not waited for.
-        os._exit(1)
-    shutil.rmtree(arguments.folder, ignore_errors=True)
+    campaign.run(Campaign(arguments), arguments.folder)
 
 
 if __name__ == "__main__":
