@@ -19,7 +19,7 @@ use futures::stream::BoxStream;
 use object_store::{ObjectStore, ObjectStoreExt as _, PutOptions, PutPayload, PutResult, Result, path::Path};
 use tidelog_runtime::{DirEntry, Disk, DiskFile, DiskSpace, IoFuture, Lane, OpenMode};
 
-use crate::forward::{Answer, forward_to};
+use crate::forward::{forward_to, own_puts};
 
 /// A deliberate mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -243,21 +243,8 @@ impl fmt::Display for CarelessStore {
 }
 
 impl ObjectStore for CarelessStore {
+    own_puts!();
     forward_to!(inner, and reads and lists);
-
-    fn put_opts<'this, 'path, 'call>(
-        &'this self,
-        location: &'path Path,
-        payload: PutPayload,
-        options: PutOptions,
-    ) -> Answer<'call, PutResult>
-    where
-        'this: 'call,
-        'path: 'call,
-        Self: 'call,
-    {
-        Box::pin(self.put(location, payload, options))
-    }
 
     fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
         match self.mistake {

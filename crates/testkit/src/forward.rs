@@ -1,4 +1,4 @@
-//! What a wrapper of a store hands on unchanged.
+//! What stores of testkit have in common: what a wrapper hands on unchanged, and what goes to methods of its own.
 
 use std::{future::Future, pin::Pin};
 
@@ -98,4 +98,73 @@ macro_rules! forward_to {
     };
 }
 
-pub(crate) use forward_to;
+/// Puts go to the type's own `put`.
+macro_rules! own_puts {
+    () => {
+        fn put_opts<'this, 'path, 'call>(
+            &'this self,
+            location: &'path object_store::path::Path,
+            payload: object_store::PutPayload,
+            options: object_store::PutOptions,
+        ) -> crate::forward::Answer<'call, object_store::PutResult>
+        where
+            'this: 'call,
+            'path: 'call,
+            Self: 'call,
+        {
+            Box::pin(self.put(location, payload, options))
+        }
+    };
+}
+
+/// Deletions go to the type's own `delete_one`, one after another.
+macro_rules! own_deletions {
+    () => {
+        fn delete_stream(
+            &self,
+            locations: futures::stream::BoxStream<'static, object_store::Result<object_store::path::Path>>,
+        ) -> futures::stream::BoxStream<'static, object_store::Result<object_store::path::Path>> {
+            let store = self.clone();
+            let deleted = futures::StreamExt::then(locations, move |location| {
+                let store = store.clone();
+                async move { store.delete_one(location?).await }
+            });
+            futures::StreamExt::boxed(deleted)
+        }
+    };
+}
+
+/// Reads go to the type's own `get`, listings to its `list_from`.
+macro_rules! own_reads {
+    () => {
+        fn get_opts<'this, 'path, 'call>(
+            &'this self,
+            location: &'path object_store::path::Path,
+            options: object_store::GetOptions,
+        ) -> crate::forward::Answer<'call, object_store::GetResult>
+        where
+            'this: 'call,
+            'path: 'call,
+            Self: 'call,
+        {
+            Box::pin(self.get(location, options))
+        }
+
+        fn list(
+            &self,
+            prefix: Option<&object_store::path::Path>,
+        ) -> futures::stream::BoxStream<'static, object_store::Result<object_store::ObjectMeta>> {
+            self.list_from(prefix, None)
+        }
+
+        fn list_with_offset(
+            &self,
+            prefix: Option<&object_store::path::Path>,
+            offset: &object_store::path::Path,
+        ) -> futures::stream::BoxStream<'static, object_store::Result<object_store::ObjectMeta>> {
+            self.list_from(prefix, Some(offset))
+        }
+    };
+}
+
+pub(crate) use {forward_to, own_deletions, own_puts, own_reads};

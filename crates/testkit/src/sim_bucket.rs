@@ -33,7 +33,10 @@ use tidelog_runtime::{Clock, Rng, SeededRng};
 use tidelog_types::Timestamp;
 use tokio::sync::oneshot;
 
-use crate::{forward::Answer, store_fault::StoreOperation};
+use crate::{
+    forward::{Answer, own_deletions, own_puts, own_reads},
+    store_fault::StoreOperation,
+};
 
 /// How often, of a thousand requests, each thing goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -573,19 +576,9 @@ impl SimBucket {
 }
 
 impl ObjectStore for SimBucket {
-    fn put_opts<'this, 'path, 'call>(
-        &'this self,
-        location: &'path Path,
-        payload: PutPayload,
-        options: PutOptions,
-    ) -> Answer<'call, PutResult>
-    where
-        'this: 'call,
-        'path: 'call,
-        Self: 'call,
-    {
-        Box::pin(self.put(location, payload, options))
-    }
+    own_puts!();
+    own_reads!();
+    own_deletions!();
 
     fn put_multipart_opts<'this, 'path, 'call>(
         &'this self,
@@ -598,41 +591,6 @@ impl ObjectStore for SimBucket {
         Self: 'call,
     {
         Box::pin(std::future::ready(Err(unsupported("multipart upload"))))
-    }
-
-    fn get_opts<'this, 'path, 'call>(
-        &'this self,
-        location: &'path Path,
-        options: GetOptions,
-    ) -> Answer<'call, GetResult>
-    where
-        'this: 'call,
-        'path: 'call,
-        Self: 'call,
-    {
-        Box::pin(self.get(location, options))
-    }
-
-    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
-        let bucket = self.clone();
-        locations
-            .then(move |location| {
-                let bucket = bucket.clone();
-                async move { bucket.delete_one(location?).await }
-            })
-            .boxed()
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.list_from(prefix, None)
-    }
-
-    fn list_with_offset(
-        &self,
-        prefix: Option<&Path>,
-        offset: &Path,
-    ) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.list_from(prefix, Some(offset))
     }
 
     fn list_with_delimiter<'this, 'prefix, 'call>(

@@ -19,7 +19,7 @@ use object_store::{
 };
 use tidelog_runtime::Clock;
 
-use crate::forward::{Answer, forward_to};
+use crate::forward::{forward_to, own_deletions, own_puts, own_reads};
 
 /// What is asked of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -284,13 +284,13 @@ impl FaultyStore {
     fn list_from(
         &self,
         prefix: Option<&Path>,
-        offset: Option<Path>,
+        offset: Option<&Path>,
     ) -> BoxStream<'static, Result<ObjectMeta>> {
         let store = self.clone();
         let key = prefix.map(|prefix| prefix.as_ref().to_owned()).unwrap_or_default();
         let fault = self.begin(StoreOperation::List, &key);
         let inner = match offset {
-            Some(offset) => self.shared.inner.list_with_offset(prefix, &offset),
+            Some(offset) => self.shared.inner.list_with_offset(prefix, offset),
             None => self.shared.inner.list(prefix),
         };
         let started = {
@@ -328,54 +328,8 @@ async fn change_body(found: GetResult, change: impl FnOnce(Bytes) -> Bytes) -> R
 }
 
 impl ObjectStore for FaultyStore {
+    own_puts!();
+    own_reads!();
+    own_deletions!();
     forward_to!(shared.inner);
-
-    fn put_opts<'this, 'path, 'call>(
-        &'this self,
-        location: &'path Path,
-        payload: PutPayload,
-        options: PutOptions,
-    ) -> Answer<'call, PutResult>
-    where
-        'this: 'call,
-        'path: 'call,
-        Self: 'call,
-    {
-        Box::pin(self.put(location, payload, options))
-    }
-
-    fn get_opts<'this, 'path, 'call>(
-        &'this self,
-        location: &'path Path,
-        options: GetOptions,
-    ) -> Answer<'call, GetResult>
-    where
-        'this: 'call,
-        'path: 'call,
-        Self: 'call,
-    {
-        Box::pin(self.get(location, options))
-    }
-
-    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
-        let store = self.clone();
-        locations
-            .then(move |location| {
-                let store = store.clone();
-                async move { store.delete_one(location?).await }
-            })
-            .boxed()
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.list_from(prefix, None)
-    }
-
-    fn list_with_offset(
-        &self,
-        prefix: Option<&Path>,
-        offset: &Path,
-    ) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.list_from(prefix, Some(offset.clone()))
-    }
 }

@@ -2,11 +2,11 @@
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
-use futures::{FutureExt as _, StreamExt as _, stream::BoxStream};
+use futures::{FutureExt as _, StreamExt as _};
 use object_store::{Error, ObjectStore, PutOptions, PutPayload, PutResult, Result, path::Path};
 
 use super::{Blow, KillSwitch, Moment, Phase};
-use crate::forward::{Answer, forward_to};
+use crate::forward::{Answer, forward_to, own_deletions};
 
 /// See the module.
 #[derive(Debug, Clone)]
@@ -68,6 +68,7 @@ async fn around<T>(blow: Option<Blow>, work: impl Future<Output = Result<T>>) ->
 }
 
 impl ObjectStore for KillingStore {
+    own_deletions!();
     forward_to!(inner, and reads and lists);
 
     fn put_opts<'this, 'path, 'call>(
@@ -83,16 +84,6 @@ impl ObjectStore for KillingStore {
     {
         let blow = self.switch.meet(Some(Phase::Upload), "put", location.as_ref());
         Box::pin(around(blow, self.inner.put_opts(location, payload, options)))
-    }
-
-    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
-        let store = self.clone();
-        locations
-            .then(move |location| {
-                let store = store.clone();
-                async move { store.delete_one(location?).await }
-            })
-            .boxed()
     }
 }
 
