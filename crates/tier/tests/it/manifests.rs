@@ -57,6 +57,30 @@ fn a_long_history_moves_into_pages_and_is_still_whole() {
     });
 }
 
+// Found by the crash model of a whole node: a page that arrived short was named, and was the only list of what it listed.
+#[test]
+fn a_page_or_a_copy_that_arrived_short_is_named_by_nothing() {
+    // B86
+    with_node(46, async |context, setup, node| {
+        for kind in [".page", ".manifest"] {
+            setup.store.plan(StoreOperation::Put, kind, 0, 1, StoreFault::ShortBody(50));
+        }
+        let partition = with_pages(&node, context, 45).await;
+        let lines = node.image(partition.place()).manifest.lines.clone();
+        let pages = node.keys(".page").await;
+        for line in &lines {
+            let name = key("t", partition.place(), &ObjectName::Page { page: line.page });
+            assert!(pages[&name] > 50, "{name} is whole: {pages:?}");
+        }
+        assert!(pages.values().any(|bytes| *bytes == 50), "the fault was met");
+        assert_eq!(node.records(&partition).await.len(), 45);
+        node.until("the short ones are swept", || node.metric("tier_orphans_deleted_total") >= 2).await;
+        for kind in [".page", ".manifest"] {
+            assert!(node.keys(kind).await.into_values().all(|bytes| bytes > 50), "{kind}");
+        }
+    });
+}
+
 #[test]
 fn the_newest_published_manifest_is_the_first_listed_and_says_what_the_cluster_says() {
     // B82
