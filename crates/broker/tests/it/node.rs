@@ -188,6 +188,20 @@ impl Node {
         outcome
     }
 
+    /// Ends the controller: nothing can be asked of it any more, and nothing is decided.
+    pub(crate) async fn stop_controller(&self) {
+        self.controller.shutdown().await;
+    }
+
+    /// Waits until it holds; fails where that takes longer than anything may.
+    pub(crate) async fn until(&self, what: &str, holds: impl Fn() -> bool) {
+        let begun = tokio::time::Instant::now();
+        while !holds() {
+            assert!(begun.elapsed() < DEADLINE, "{what}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
     /// The value of a metric without labels.
     pub(crate) fn metric(&self, name: &str) -> u64 {
         let text = self.registry.encode();

@@ -42,6 +42,24 @@ async fn what_was_produced_is_fetched_in_every_version() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_controller_is_asked_by_a_produce_or_a_hot_fetch() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    client.create_topic("t", 1, &[]).await;
+    let id = producer_id(&mut client).await;
+    node.stop_controller().await;
+    for sequence in 0..20 {
+        let sent = idempotent_batch(id, 0, sequence, 1_000, &[b"x"]);
+        let produced = client.produce("t", 0, sent.to_bytes()).await;
+        assert_eq!((produced.error_code, produced.base_offset), (0, i64::from(sequence)));
+        assert_eq!(values(&client.fetch("t", 0, i64::from(sequence)).await).len(), 1);
+    }
+    // It is away: what needs it says so.
+    let asked = InitProducerIdRequest { transaction_timeout_ms: 1_000, ..InitProducerIdRequest::default() };
+    assert_ne!(client.call(4, &asked).await.error_code, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn null_and_empty_come_back_as_they_were_sent() {
     let node = Node::start().await;
     let mut client = node.client().await;

@@ -34,9 +34,7 @@ async fn who_never_reads_keeps_nobody_from_reading() {
         greedies.push(one);
     }
     // Once some of them wait, what may be held is held.
-    while node.metric("broker_fetch_memory_waits_total") < 20 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    node.until("twenty wait", || node.metric("broker_fetch_memory_waits_total") >= 20).await;
     // What is small is answered at once, whoever holds what.
     let (took, fetched) = client.timed_call(12, &fetch_request(&[("small", 0, 0)])).await;
     assert_eq!(values(&partition_data(fetched)), [(0, b"x".to_vec())]);
