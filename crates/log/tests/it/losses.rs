@@ -261,46 +261,41 @@ async fn roll_four(partition: &PartitionLog) {
     }
 }
 
+/// What a start after a kill finds: where the producers' state is, the batches behind it, and the local log start.
+async fn found_after_a_kill(context: &Context, disk: &SimDisk) -> (Option<u64>, Vec<u64>, u64) {
+    let disk = disk.kill();
+    let found = async |supervisor: Supervisor| {
+        let (_log, found) = open(context, &disk, &supervisor, no_checkpoints()).await.unwrap();
+        let state = found[0].producer_snapshot.as_ref().map(|(at, _)| at.get());
+        (state, bases(&found[0]), found[0].log.offsets().local_log_start.get())
+    };
+    context.life(&disk, found).await.unwrap()
+}
+
 // Found by the kill campaign: segments that were sealed, tiered and evicted since the last checkpoint took the producers with them.
 #[test]
 fn producers_are_known_after_a_kill_although_everything_since_the_checkpoint_was_evicted() {
     tidelog_sim::run(11, |context| async move {
         let disk = context.disk.clone();
-        let at_checkpoint = |supervisor: Supervisor| {
-            let (context, disk) = (context.clone(), disk.clone());
-            async move {
-                let (log, _) = open(&context, &disk, &supervisor, no_checkpoints()).await.unwrap();
-                let partition = log.create(place(1, 0), small_partition(), Offset::ZERO).await.unwrap();
-                partition.attach(std::sync::Arc::new(Nobody(partition.clone())));
-                append(&partition, 0, 1, 1000);
-                log.close().await.unwrap();
-            }
+        let at_checkpoint = async |supervisor: Supervisor| {
+            let (log, _) = open(&context, &disk, &supervisor, no_checkpoints()).await.unwrap();
+            let partition = log.create(place(1, 0), small_partition(), Offset::ZERO).await.unwrap();
+            partition.attach(std::sync::Arc::new(Nobody(partition.clone())));
+            append(&partition, 0, 1, 1000);
+            log.close().await.unwrap();
         };
         context.life(&disk, at_checkpoint).await.unwrap();
-        let evicted = |supervisor: Supervisor| {
-            let (context, disk) = (context.clone(), disk.clone());
-            async move {
-                let (_log, found) = open(&context, &disk, &supervisor, no_checkpoints()).await.unwrap();
-                let partition = found[0].log.clone();
-                partition.attach(std::sync::Arc::new(Nobody(partition.clone())));
-                roll_four(&partition).await;
-                partition.set_local_log_start(offset(10)).await.unwrap();
-                append(&partition, 0, 1, 1000);
-                partition.wait_synced(offset(12)).await.unwrap();
-            }
+        let evicted = async |supervisor: Supervisor| {
+            let (_log, found) = open(&context, &disk, &supervisor, no_checkpoints()).await.unwrap();
+            let partition = found[0].log.clone();
+            partition.attach(std::sync::Arc::new(Nobody(partition.clone())));
+            roll_four(&partition).await;
+            partition.set_local_log_start(offset(10)).await.unwrap();
+            append(&partition, 0, 1, 1000);
+            partition.wait_synced(offset(12)).await.unwrap();
         };
         context.life(&disk, evicted).await.unwrap();
-        let disk = disk.kill();
-        let found = |supervisor: Supervisor| {
-            let (context, disk) = (context.clone(), disk.clone());
-            async move {
-                let (_log, found) = open(&context, &disk, &supervisor, no_checkpoints()).await.unwrap();
-                let state = found[0].producer_snapshot.as_ref().map(|(at, _)| at.get());
-                assert_eq!((state, bases(&found[0])), (Some(10), vec![10]));
-                assert_eq!(found[0].log.offsets().local_log_start, offset(10));
-            }
-        };
-        context.life(&disk, found).await.unwrap();
+        assert_eq!(found_after_a_kill(&context, &disk).await, (Some(10), vec![10], 10));
     });
 }
 
@@ -309,32 +304,19 @@ fn producers_are_known_after_a_kill_although_everything_since_the_checkpoint_was
 fn producers_are_known_after_a_kill_although_what_was_stored_was_truncated() {
     tidelog_sim::run(12, |context| async move {
         let disk = context.disk.clone();
-        let truncated = |supervisor: Supervisor| {
-            let (context, disk) = (context.clone(), disk.clone());
-            async move {
-                let (log, _) = open(&context, &disk, &supervisor, no_checkpoints()).await.unwrap();
-                let partition = log.create(place(1, 0), small_partition(), Offset::ZERO).await.unwrap();
-                partition.attach(std::sync::Arc::new(Nobody(partition.clone())));
-                roll_four(&partition).await;
-                // Has a checkpoint store the state at 8.
-                partition.set_local_log_start(offset(2)).await.unwrap();
-                partition.truncate(offset(4)).await.unwrap();
-                roll_four(&partition).await;
-                partition.set_local_log_start(offset(8)).await.unwrap();
-            }
+        let truncated = async |supervisor: Supervisor| {
+            let (log, _) = open(&context, &disk, &supervisor, no_checkpoints()).await.unwrap();
+            let partition = log.create(place(1, 0), small_partition(), Offset::ZERO).await.unwrap();
+            partition.attach(std::sync::Arc::new(Nobody(partition.clone())));
+            roll_four(&partition).await;
+            // Has a checkpoint store the state at 8.
+            partition.set_local_log_start(offset(2)).await.unwrap();
+            partition.truncate(offset(4)).await.unwrap();
+            roll_four(&partition).await;
+            partition.set_local_log_start(offset(8)).await.unwrap();
         };
         context.life(&disk, truncated).await.unwrap();
-        let disk = disk.kill();
-        let found = |supervisor: Supervisor| {
-            let (context, disk) = (context.clone(), disk.clone());
-            async move {
-                let (_log, found) = open(&context, &disk, &supervisor, no_checkpoints()).await.unwrap();
-                let state = found[0].producer_snapshot.as_ref().map(|(at, _)| at.get());
-                assert_eq!((state, bases(&found[0])), (Some(12), Vec::new()));
-                assert_eq!(found[0].log.offsets().local_log_start, offset(8));
-            }
-        };
-        context.life(&disk, found).await.unwrap();
+        assert_eq!(found_after_a_kill(&context, &disk).await, (Some(12), Vec::new(), 8));
     });
 }
 

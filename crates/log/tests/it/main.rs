@@ -9,5 +9,6 @@ mod full;
 mod losses;
 mod mistakes;
 mod real;
+mod shares;
 mod support;
 mod workload;
