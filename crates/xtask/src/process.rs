@@ -71,16 +71,15 @@ pub fn become_program(command: &mut Command) -> Result<()> {
     Err(error).with_context(|| format!("start {command:?}"))
 }
 
-/// The standard output of a command that must succeed.
+/// The standard output of a command that must succeed; from the repository's root unless it names a folder.
 ///
 /// # Errors
 /// When it cannot be started or does not exit with 0; its standard error is in the text.
 pub fn output(command: &mut Command) -> Result<String> {
-    let output = command
-        .current_dir(repository())
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("start {command:?}"))?;
+    if command.get_current_dir().is_none() {
+        command.current_dir(repository());
+    }
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("start {command:?}"))?;
     if !output.status.success() {
         bail!("{command:?} ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
     }

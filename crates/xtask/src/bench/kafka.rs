@@ -141,7 +141,8 @@ pub(super) fn plan(jars: &Path, folder: &Path) -> Result<Plan> {
     let mut format = Command::new("java");
     format
         .args(["-cp", &class_path, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c"])
-        .arg(&properties);
+        .arg(&properties)
+        .current_dir(folder);
     process::output(&mut format).context("format Kafka's storage")?;
     let mut arguments: Vec<String> = JVM.iter().map(|flag| (*flag).to_owned()).collect();
     arguments.extend(["-cp".to_owned(), class_path, "kafka.Kafka".to_owned(), text(&properties)?]);
