@@ -238,8 +238,8 @@ impl MetadataImage {
     }
 
     /// Up to `limit` items that may be carried out now, of each scope its first ones, in order.
-    #[must_use]
-    pub fn ready_deletions(&self, limit: usize) -> Vec<(DeletionScope, DeletionItem)> {
+    #[cfg(test)]
+    pub(crate) fn ready_deletions(&self, limit: usize) -> Vec<(DeletionScope, DeletionItem)> {
         let ready = self
             .ready_scopes()
             .flat_map(|(scope, items)| items.iter().map(move |item| (scope, item.clone())));

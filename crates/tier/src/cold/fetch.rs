@@ -220,9 +220,9 @@ impl Shared {
         Ok(chunks)
     }
 
-    /// Reads a range of an open object, under the ETag that it was opened with. Where the store has it under another one, or
-    /// answers with sense no more, it is opened anew by the next who wants it, and its bytes are asked for once more: an object
-    /// that was copied in place has another ETag and the bytes that were written, of which their checksums tell.
+    /// Reads a range of an open object, under the ETag that it was opened with. Where the store has it under another one, it is
+    /// opened anew by the next who wants it, and its bytes are asked for once more: an object that was copied in place has
+    /// another ETag and the bytes that were written, of which their checksums tell.
     async fn get_batches_into(
         &self,
         place: TopicPartition,
