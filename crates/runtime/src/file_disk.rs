@@ -8,6 +8,8 @@
 //! Lane::Background  -> a pool of lower priority; also directories, and whatever opens or allocates a journal file
 //! ```
 //!
+//! Large writes of the background and large reads that a client waits for go past the page cache.
+//!
 //! The journal's syncs have a thread of their own, so that what arrives during a sync is written while it runs.
 //! A short write is continued and an interrupted call repeated; every other error is the caller's. Nothing is retried.
 
@@ -28,8 +30,10 @@ use crate::{
     threads::lower_priority,
 };
 
+mod direct;
 mod queue;
 
+use direct::Direct;
 use queue::Queue;
 
 /// Most buffers that one `pwritev` takes: the kernel's `UIO_MAXIOV`.
@@ -69,6 +73,7 @@ struct Lanes {
     journal_sync: Queue,
     read: Queue,
     background: Queue,
+    direct: Direct,
     metrics: DiskMetrics,
 }
 
@@ -100,6 +105,7 @@ impl FileDisk {
                 journal_sync: Queue::start("tidelog-sync", 1, same_priority)?,
                 read: Queue::start("tidelog-read", config.read_threads, same_priority)?,
                 background: Queue::start("tidelog-behind", config.background_threads, lower_priority)?,
+                direct: Direct::new(),
                 metrics: DiskMetrics::new(&config.registry),
             }),
         })
@@ -194,17 +200,19 @@ impl OpenFile {
 
 impl DiskFile for OpenFile {
     fn write_at(&self, position: u64, chunks: Vec<Bytes>) -> IoFuture<()> {
-        let file = Arc::clone(&self.file);
-        self.queue().submit(self.lanes.metrics.write.around(move || {
-            write_all(position, &chunks, |buffers, position| {
-                rustix::io::pwritev(&*file, buffers, position).map_err(io::Error::from)
-            })
+        let (file, lanes, lane) = (Arc::clone(&self.file), Arc::clone(&self.lanes), self.lane);
+        self.queue().submit(self.lanes.metrics.write.around(move || match lane {
+            Lane::Background => lanes.direct.write(&file, position, chunks),
+            Lane::Journal | Lane::Read => write_buffered(&file, position, &chunks),
         }))
     }
 
     fn read_at(&self, position: u64, length: usize) -> IoFuture<Bytes> {
-        let file = Arc::clone(&self.file);
-        self.queue().submit_read(self.lanes.metrics.read.around(move || read_up_to(&file, position, length)))
+        let (file, lanes, lane) = (Arc::clone(&self.file), Arc::clone(&self.lanes), self.lane);
+        self.queue().submit_read(self.lanes.metrics.read.around(move || match lane {
+            Lane::Read => lanes.direct.read(&file, position, length),
+            Lane::Journal | Lane::Background => read_up_to(&file, position, length),
+        }))
     }
 
     fn sync_data(&self) -> IoFuture<()> {
@@ -244,6 +252,13 @@ fn open(path: &Path, mode: OpenMode) -> io::Result<File> {
         OpenMode::CreateOrTruncate => options.read(true).write(true).create(true).truncate(true),
     };
     options.open(path)
+}
+
+/// Writes through the page cache.
+fn write_buffered(file: &File, position: u64, chunks: &[Bytes]) -> io::Result<()> {
+    write_all(position, chunks, |buffers, position| {
+        rustix::io::pwritev(file, buffers, position).map_err(io::Error::from)
+    })
 }
 
 /// Writes `chunks` through `write`, which may write less than it was given.
@@ -316,9 +331,7 @@ fn fill(file: &File, length: u64) -> io::Result<()> {
     let mut end = file.metadata()?.len();
     while end < length {
         let chunk = usize::try_from(length - end).map_or(ZEROS.len(), |left| left.min(ZEROS.len()));
-        write_all(end, &[Bytes::from_static(&ZEROS[..chunk])], |buffers, position| {
-            rustix::io::pwritev(file, buffers, position).map_err(io::Error::from)
-        })?;
+        write_buffered(file, end, &[Bytes::from_static(&ZEROS[..chunk])])?;
         end += u64::try_from(chunk).unwrap_or(u64::MAX);
     }
     Ok(())

@@ -10,6 +10,7 @@
 
 mod backoff;
 mod budget;
+mod buffers;
 mod chance;
 mod clock;
 mod disk;
@@ -22,6 +23,7 @@ mod threads;
 
 pub use backoff::{Backoff, BackoffConfig};
 pub use budget::{Budget, Permit};
+pub use buffers::{Buffer, Buffers};
 pub use chance::{IdGen, RandomIds, Rng, SeededRng, SystemRng};
 pub use clock::{Clock, SystemClock};
 pub use disk::{DirEntry, Disk, DiskFile, DiskSpace, IoFuture, Lane, OpenMode, is_disk_full, sync_error};
