@@ -29,7 +29,9 @@ pub use records::{
     DecodedBatch, Header, Headers, Record, RecordError, RecordIter, RecordsReport, TimestampSpan,
     check_plain_records, control_kind, validate_records,
 };
-pub use split::{BatchError, BatchErrorKind, BatchLimits, BatchOrigin, BatchSplitter, split_batches};
+pub use split::{
+    BatchError, BatchErrorKind, BatchLimits, BatchOrigin, BatchSplitter, batch_of_parts, split_batches,
+};
 
 use bytes::{Bytes, BytesMut};
 pub use tidelog_types::limits::BATCH_HEADER_BYTES;

@@ -29,7 +29,9 @@ use thiserror::Error;
 use tidelog_types::{ClusterId, LeaderEpoch, Offset, OffsetRange, TopicPartition, UploadId};
 
 use crate::{
-    batch::{BatchError, BatchLimits, RawBatch, split_batches},
+    batch::{
+        BATCH_HEADER_BYTES, BatchError, BatchHeader, BatchLimits, RawBatch, batch_of_parts, split_batches,
+    },
     crc::{combine, crc32c},
     epochs::EpochChain,
     manifest::{ManifestEntry, Section, SegmentObjectId},
@@ -116,6 +118,54 @@ pub enum Gaps {
     Allowed,
 }
 
+/// Batches as they lie in memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BatchBytes {
+    /// Whole batches behind each other.
+    Whole(Bytes),
+    /// One batch.
+    Parts {
+        /// Its header.
+        header: Bytes,
+        /// Everything behind the header.
+        body: Bytes,
+    },
+}
+
+impl BatchBytes {
+    /// Whether a transaction may be in it, from the headers alone: nothing is checked.
+    #[must_use]
+    pub fn may_be_transactional(&self) -> bool {
+        let mut rest = match self {
+            Self::Whole(bytes) => &bytes[..],
+            Self::Parts { header, .. } => &header[..],
+        };
+        while !rest.is_empty() {
+            let Some(header) = BatchHeader::peek(rest) else { return true };
+            let bytes = header.batch_bytes().filter(|bytes| *bytes >= BATCH_HEADER_BYTES);
+            let Some(bytes) = bytes.filter(|_| !header.attributes().is_transactional()) else { return true };
+            rest = rest.get(bytes..).unwrap_or_default();
+        }
+        false
+    }
+
+    /// The batches, each checked; the first error is the end.
+    pub fn batches(&self) -> impl Iterator<Item = Result<RawBatch, BatchError>> {
+        let limits = BatchLimits::log();
+        let (whole, parts) = match self {
+            Self::Whole(bytes) => (Some(split_batches(bytes.clone(), &limits)), None),
+            Self::Parts { header, body } => (None, Some(batch_of_parts(header, body.clone(), &limits))),
+        };
+        whole.into_iter().flatten().chain(parts)
+    }
+}
+
+impl From<Bytes> for BatchBytes {
+    fn from(whole: Bytes) -> Self {
+        Self::Whole(whole)
+    }
+}
+
 /// A finished object.
 #[derive(Debug, Clone)]
 pub struct SegmentObject {
@@ -182,13 +232,17 @@ impl SegmentObjectBuilder {
     ///
     /// # Errors
     /// When they are damaged or do not continue what is there; the object is given up.
-    pub fn add(&mut self, chunk: Bytes) -> Result<(), BuildError> {
-        for batch in split_batches(chunk.clone(), &BatchLimits::log()) {
+    pub fn add(&mut self, bytes: impl Into<BatchBytes>) -> Result<(), BuildError> {
+        let bytes = bytes.into();
+        for batch in bytes.batches() {
             let after = self.end.unwrap_or(self.identity.range.base);
             let batch = batch.map_err(|source| BuildError::Batch { after, source })?;
             self.batch(&batch)?;
         }
-        self.payload.push(chunk);
+        match bytes {
+            BatchBytes::Whole(bytes) => self.payload.push(bytes),
+            BatchBytes::Parts { header, body } => self.payload.extend([header, body]),
+        }
         Ok(())
     }
 

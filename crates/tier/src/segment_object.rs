@@ -5,12 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use tidelog_format::{
-    batch::{
-        BATCH_HEADER_BYTES, BatchHeader, BatchLimits, ControlKind, RawBatch, control_kind, split_batches,
-    },
-    object::{Gaps, ObjectIdentity, SegmentObject, SegmentObjectBuilder},
+    batch::{BATCH_HEADER_BYTES, BatchHeader, ControlKind, RawBatch, control_kind},
+    object::{BatchBytes, Gaps, ObjectIdentity, SegmentObject, SegmentObjectBuilder},
     producers::ProducerSnapshot,
     segment::AbortedTransaction,
 };
@@ -26,40 +24,22 @@ fn damaged(at: Offset, why: impl ToString) -> UploadError {
     UploadError::Damaged { at, why: why.to_string() }
 }
 
-/// Chunks of whole batches. The log's memory gives a header apart from its body; such batches are joined, others are shared.
-pub(crate) fn whole_batches(chunks: Vec<Bytes>, base: Offset) -> Result<Vec<Bytes>, UploadError> {
-    let mut whole: Vec<Bytes> = Vec::with_capacity(chunks.len());
-    let mut joined = BytesMut::new();
-    // Bytes of the last batch in `joined` that are still to come.
-    let mut missing = 0_usize;
-    for chunk in chunks {
-        if missing > 0 {
-            let part = missing.min(chunk.len());
-            joined.extend_from_slice(&chunk[..part]);
-            missing -= part;
-            if part < chunk.len() {
-                return Err(damaged(base, "a batch ends inside of what was read with it"));
-            }
-            continue;
-        }
-        match ends_with_a_batch(&chunk, base)? {
-            0 => {
-                if !joined.is_empty() {
-                    whole.push(joined.split().freeze());
+/// The batches of chunks, of which none is copied: what is in the log's memory has its header apart from its body, what was
+/// read from a segment is whole.
+pub(crate) fn whole_batches(chunks: Vec<Bytes>, base: Offset) -> Result<Vec<BatchBytes>, UploadError> {
+    let mut whole = Vec::with_capacity(chunks.len());
+    let mut chunks = chunks.into_iter();
+    while let Some(chunk) = chunks.next() {
+        whole.push(match ends_with_a_batch(&chunk, base)? {
+            0 => BatchBytes::Whole(chunk),
+            missing => {
+                let body = chunks.next().ok_or_else(|| damaged(base, "the last batch is cut"))?;
+                if chunk.len() != BATCH_HEADER_BYTES || body.len() != missing {
+                    return Err(damaged(base, "a batch does not end with what was read of it"));
                 }
-                whole.push(chunk);
+                BatchBytes::Parts { header: chunk, body }
             }
-            rest => {
-                joined.extend_from_slice(&chunk);
-                missing = rest;
-            }
-        }
-    }
-    if missing > 0 {
-        return Err(damaged(base, "the last batch is cut"));
-    }
-    if !joined.is_empty() {
-        whole.push(joined.freeze());
+        });
     }
     Ok(whole)
 }
@@ -111,12 +91,12 @@ impl Transactions {
         Ok(())
     }
 
-    fn take_all(&mut self, chunks: &[Bytes], base: Offset) -> Result<(), UploadError> {
-        for chunk in chunks {
-            for batch in split_batches(chunk.clone(), &BatchLimits::log()) {
-                let batch = batch.map_err(|error| damaged(base, error))?;
-                self.take(&batch).map_err(|why| damaged(base, why))?;
-            }
+    fn take_all(&mut self, bytes: &[BatchBytes], base: Offset) -> Result<(), UploadError> {
+        // The others are checked when the object is made of them.
+        let transactional = bytes.iter().filter(|bytes| bytes.may_be_transactional());
+        for batch in transactional.flat_map(BatchBytes::batches) {
+            let batch = batch.map_err(|error| damaged(base, error))?;
+            self.take(&batch).map_err(|why| damaged(base, why))?;
         }
         Ok(())
     }
@@ -132,7 +112,7 @@ impl Transactions {
 pub(crate) async fn aborted_transactions(
     handle: &PartitionHandle,
     range: OffsetRange,
-    chunks: &[Bytes],
+    chunks: &[BatchBytes],
     stable_end: Offset,
 ) -> Result<Vec<AbortedTransaction>, UploadError> {
     let before = handle.producer_snapshot_at(range.base).await?;
@@ -163,7 +143,7 @@ pub(crate) async fn aborted_transactions(
 pub(crate) fn assemble(
     identity: ObjectIdentity,
     gaps: Gaps,
-    chunks: Vec<Bytes>,
+    chunks: Vec<BatchBytes>,
     aborted: &[AbortedTransaction],
     producers: &[u8],
 ) -> Result<SegmentObject, UploadError> {

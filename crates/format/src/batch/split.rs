@@ -173,6 +173,38 @@ pub fn split_batches(bytes: Bytes, limits: &BatchLimits) -> BatchSplitter {
     BatchSplitter { rest: bytes, position: 0, limits: *limits, failed: false }
 }
 
+/// One batch of which the header lies apart from the body, checked as [`split_batches`] does. Nothing is copied.
+///
+/// # Errors
+/// When the batch is not valid, or the header does not state the length of both.
+pub fn batch_of_parts(header: &[u8], body: Bytes, limits: &BatchLimits) -> Result<RawBatch, BatchError> {
+    let (header, stated) = stated(header, limits)?;
+    let bytes = BATCH_HEADER_BYTES.saturating_add(body.len());
+    if stated != bytes {
+        return Err(BatchError::BodyCut { stated, bytes });
+    }
+    let batch = RawBatch { header, body };
+    check(&batch, limits.origin)?;
+    Ok(batch)
+}
+
+/// The header at the beginning of `bytes`, and the size that it states.
+fn stated(bytes: &[u8], limits: &BatchLimits) -> Result<(BatchHeader, usize), BatchError> {
+    let header = BatchHeader::peek(bytes).ok_or(BatchError::HeaderCut { bytes: bytes.len() });
+    // The magic number stands at the same place in all formats, and older ones can be shorter than 61 bytes.
+    if let Some(magic) =
+        bytes.get(16).map(|byte| byte.cast_signed()).filter(|magic| *magic != BatchHeader::MAGIC)
+    {
+        return Err(BatchError::Magic { magic });
+    }
+    let header = header?;
+    let stated = header.batch_bytes().ok_or(BatchError::Length { length: header.length_raw() })?;
+    if stated > limits.batch_bytes_max {
+        return Err(BatchError::TooLarge { bytes: stated, bytes_max: limits.batch_bytes_max });
+    }
+    Ok((header, stated))
+}
+
 /// The iterator of [`split_batches`]; it ends after the first error.
 #[derive(Debug, Clone)]
 pub struct BatchSplitter {
@@ -190,18 +222,7 @@ impl BatchSplitter {
     }
 
     fn take(&mut self) -> Result<RawBatch, BatchError> {
-        let header = BatchHeader::peek(&self.rest).ok_or(BatchError::HeaderCut { bytes: self.rest.len() });
-        // The magic number stands at the same place in all formats, and older ones can be shorter than 61 bytes.
-        if let Some(magic) =
-            self.rest.get(16).map(|byte| byte.cast_signed()).filter(|magic| *magic != BatchHeader::MAGIC)
-        {
-            return Err(BatchError::Magic { magic });
-        }
-        let header = header?;
-        let stated = header.batch_bytes().ok_or(BatchError::Length { length: header.length_raw() })?;
-        if stated > self.limits.batch_bytes_max {
-            return Err(BatchError::TooLarge { bytes: stated, bytes_max: self.limits.batch_bytes_max });
-        }
+        let (header, stated) = stated(&self.rest, &self.limits)?;
         if stated > self.rest.len() {
             return Err(BatchError::BodyCut { stated, bytes: self.rest.len() });
         }

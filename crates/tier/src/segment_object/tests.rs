@@ -44,21 +44,33 @@ fn identity(base: u64, end: u64) -> ObjectIdentity {
     }
 }
 
-fn assembled(base: u64, end: u64, chunks: Vec<Bytes>) -> Result<SegmentObject, UploadError> {
+fn assembled(
+    base: u64,
+    end: u64,
+    chunks: impl IntoIterator<Item = impl Into<BatchBytes>>,
+) -> Result<SegmentObject, UploadError> {
+    let chunks = chunks.into_iter().map(Into::into).collect();
     let producers = ProducerSnapshot { end: offset(end), entries: Vec::new() }.encode();
     assemble(identity(base, end), Gaps::Refused, chunks, &[], &producers)
 }
 
 #[test]
-fn batches_apart_from_their_headers_are_joined_and_whole_ones_are_shared() {
+fn batches_are_shared_whole_or_apart_from_their_headers() {
     let (one, two, three) = (bytes(0, 2), bytes(2, 1), bytes(3, 4));
     let apart = |batch: &Bytes| [batch.slice(..BATCH_HEADER_BYTES), batch.slice(BATCH_HEADER_BYTES..)];
     let chunks: Vec<Bytes> =
         [one.clone()].into_iter().chain(apart(&two)).chain(apart(&three)).chain([bytes(7, 1)]).collect();
     let whole = whole_batches(chunks, offset(0)).unwrap();
-    assert_eq!(whole, [one.clone(), [two, three].concat().into(), bytes(7, 1)]);
-    assert_eq!(whole[0].as_ptr(), one.as_ptr(), "not copied");
-    assert!(assembled(0, 8, whole).is_ok());
+    let parts = |batch: &Bytes| {
+        let [header, body] = apart(batch);
+        BatchBytes::Parts { header, body }
+    };
+    assert_eq!(whole, [one.clone().into(), parts(&two), parts(&three), bytes(7, 1).into()]);
+    let object = assembled(0, 8, whole).unwrap();
+    assert_eq!(object.payload[0].as_ptr(), one.as_ptr(), "not copied");
+    assert_eq!(object.payload[2].as_ptr(), two[BATCH_HEADER_BYTES..].as_ptr(), "not copied");
+    let joined = assembled(0, 8, [one, two, three, bytes(7, 1)]).unwrap();
+    assert_eq!(object.payload.concat(), joined.payload.concat(), "the same object");
 }
 
 #[test]
@@ -79,7 +91,7 @@ fn a_cut_batch_is_damage() {
 fn one_flipped_bit_anywhere_makes_no_object() {
     // B88: the batch's checksum covers all but base offset, length and leader epoch; those are checked by themselves.
     let clean: Vec<u8> = [bytes(10, 2), bytes(12, 3)].concat();
-    assert!(assembled(10, 15, vec![clean.clone().into()]).is_ok());
+    assert!(assembled(10, 15, [Bytes::from(clean.clone())]).is_ok());
     let mut missed = Vec::new();
     for bit in 0..clean.len() * 8 {
         let mut flipped = clean.clone();
@@ -121,7 +133,8 @@ fn aborted_transactions_are_found_by_their_markers() {
         in_transaction(5, 9),
         marker(6, 7, ControlKind::Abort),
         marker(7, 9, ControlKind::Abort),
-    ];
+    ]
+    .map(BatchBytes::from);
     found.take_all(&chunks, offset(0)).unwrap();
     let aborted = |producer, first, last, stable| AbortedTransaction {
         producer_id: ProducerId(producer),
