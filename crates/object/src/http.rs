@@ -5,7 +5,8 @@
 //!
 //! ```text
 //! ObjectClient -> object_store (signs, parses) -> WatchedService -> reqwest
-//!                                                  records status, Date, progress
+//!                                    |             records status, Date, progress
+//!                                    +---------> direct connections, for bodies with a plan
 //! ```
 //!
 //! Redirects are not followed: a signature covers the host, and a bucket of another region is a person's to set right.
@@ -37,7 +38,13 @@ use object_store::{
 use tidelog_types::Timestamp;
 use tokio::runtime::Handle;
 
-use crate::limits::{ERROR_TEXT_MAX, LIST_ANSWER_BYTES_MAX, PUT_ANSWER_BYTES_MAX, UPLOAD_SLICE_BYTES};
+use crate::{
+    direct::{BodyPlan, DirectClient, REST_MAX},
+    limits::{ERROR_TEXT_MAX, LIST_ANSWER_BYTES_MAX, PUT_ANSWER_BYTES_MAX, UPLOAD_SLICE_BYTES},
+};
+
+/// What requests say they are of.
+pub(crate) const AGENT: &str = concat!("tidelog/", env!("CARGO_PKG_VERSION"));
 
 /// No date was seen.
 const NO_DATE: i64 = i64::MIN;
@@ -123,23 +130,26 @@ impl HttpConnector for WatchedConnector {
         // There is no limit on a whole request: one would kill large transfers over slow links. What is silent or below
         // the floor rate is ended above.
         let client = reqwest::Client::builder()
-            .user_agent(concat!("tidelog/", env!("CARGO_PKG_VERSION")))
+            .user_agent(AGENT)
             .https_only(!allow_http)
             .http1_only()
             .connect_timeout(self.connect_timeout)
-            .pool_idle_timeout(Duration::from_secs(30))
+            .pool_idle_timeout(REST_MAX)
             .pool_max_idle_per_host(self.connections_max)
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(|error| object_store::Error::Generic { store: "HTTP", source: Box::new(error) })?;
+        let direct = DirectClient::new(allow_http, self.connect_timeout, self.connections_max);
         let (date, runtime) = (self.date.clone(), self.runtime.clone());
-        Ok(HttpClient::new(WatchedService { client, date, runtime }))
+        Ok(HttpClient::new(WatchedService { client, direct, date, runtime }))
     }
 }
 
 #[derive(Debug)]
 struct WatchedService {
     client: reqwest::Client,
+    /// For bodies with a plan.
+    direct: Option<DirectClient>,
     date: StoreDate,
     runtime: Option<Handle>,
 }
@@ -181,7 +191,10 @@ impl WatchedService {
         let is_put = request.method().as_str() == "PUT";
         let is_list = request.method().as_str() == "GET"
             && request.uri().query().is_some_and(|query| query.split('&').any(|pair| pair == "list-type=2"));
-        let response = self.send(request, exchange.as_ref()).await?;
+        let response = match (request.extensions().get::<BodyPlan>(), &self.direct) {
+            (Some(plan), Some(direct)) => direct.get(&request, plan, exchange.clone()).await?,
+            _ => self.send(request, exchange.as_ref()).await?,
+        };
         let date = response.headers().get("date").and_then(|date| date.to_str().ok()).and_then(http_date_ms);
         if let Some(date) = date {
             self.date.0.store(date, Ordering::Relaxed);
@@ -190,11 +203,6 @@ impl WatchedService {
             exchange.0.status.store(response.status().as_u16(), Ordering::Relaxed);
             exchange.0.date_ms.store(date.unwrap_or(NO_DATE), Ordering::Relaxed);
         }
-        // Counted before anything is read of it: an answer that is read whole here moves, too.
-        let response = match exchange {
-            Some(exchange) => watch_download(response, exchange),
-            None => response,
-        };
         match response.status().is_success() {
             true if is_put => refuse_error_in_put(response).await,
             true if is_list => refuse_other_than_list(response).await,
@@ -226,7 +234,11 @@ impl WatchedService {
         let body = reqwest::Body::from(response).map_err(network_error);
         let mut answer = HttpResponse::new(HttpResponseBody::new(body));
         (*answer.status_mut(), *answer.headers_mut()) = (status, headers);
-        Ok(answer)
+        // Counted before anything is read of it: an answer that is read whole here moves, too.
+        Ok(match exchange {
+            Some(exchange) => watch_download(answer, exchange.clone()),
+            None => answer,
+        })
     }
 }
 

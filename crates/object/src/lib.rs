@@ -16,6 +16,7 @@ mod cache;
 mod claim;
 mod client;
 mod credentials;
+mod direct;
 mod error;
 mod foyer_cache;
 mod health;
@@ -36,6 +37,7 @@ pub use claim::{ClaimError, ClusterClaim, claim_prefix};
 pub use client::{
     BodySink, ETag, Expected, Fetched, HeadFound, ObjectClient, PutReceipt, RangeFetched, StoreLayer, Usage,
 };
+pub use direct::BodyPlan;
 pub use error::{
     Corruption, DeleteError, Failure, GetError, ListError, OpenError, PutError, PutMatchError, Refusal,
 };

@@ -12,6 +12,7 @@ use tidelog_runtime::{Backoff, BackoffConfig, Clock};
 use crate::{
     Corruption, Failure, OutageCause, Refusal,
     credentials::{CredentialFailure, error_chain},
+    direct::ConnectFailed,
     http::Exchange,
     limits::{
         BACKOFF_FIRST, BACKOFF_MAX, BACKOFF_THROTTLED_FIRST, EMPTY_BODIES_MAX, ERROR_TEXT_MAX,
@@ -194,7 +195,10 @@ fn classify_unanswered(error: &object_store::Error, reason: String) -> TryError 
 }
 
 fn unanswered_cause(error: &object_store::Error, connected: bool, reason: &str) -> OutageCause {
-    let Some(network) = find_cause::<reqwest::Error>(error) else {
+    let timed_out = find_cause::<reqwest::Error>(error)
+        .map(reqwest::Error::is_timeout)
+        .or_else(|| find_cause::<ConnectFailed>(error).map(|failed| failed.timed_out));
+    let Some(timed_out) = timed_out else {
         return match find_cause::<HttpError>(error) {
             Some(_) => OutageCause::BreaksOff,
             None => OutageCause::Folder,
@@ -205,7 +209,7 @@ fn unanswered_cause(error: &object_store::Error, connected: bool, reason: &str) 
     match connected {
         true => OutageCause::BreaksOff,
         false if refused => OutageCause::ConnectionRefused,
-        false if network.is_timeout() => OutageCause::ConnectTimeout,
+        false if timed_out => OutageCause::ConnectTimeout,
         // The resolver's error has no name outside of its crate; this is what it says of itself.
         false if reason.contains("dns error") => OutageCause::NameNotResolved,
         false => OutageCause::NotConnected,

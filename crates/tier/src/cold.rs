@@ -19,7 +19,6 @@
 //! Start reading at [`read`](self) and `fetch`.
 
 mod ahead;
-mod buffers;
 mod charged;
 mod fetch;
 mod flights;
@@ -52,7 +51,7 @@ use tidelog_format::{
 };
 use tidelog_object::{CacheUsage, ChunkCache, ChunkKey, ObjectClient};
 use tidelog_replica::{ColdError, ColdFuture, ColdOutage, ColdPlace, ColdRead, ColdReader, ColdRecords};
-use tidelog_runtime::{Budget, Clock, LogLimit, Registry, Supervisor, metrics::Histogram};
+use tidelog_runtime::{Budget, Buffers, Clock, LogLimit, Registry, Supervisor, metrics::Histogram};
 use tidelog_types::{
     ByteSize, ClusterId, LeaderEpoch, Offset, OffsetRange, Timestamp, TopicPartition,
     limits::{COLD_UNIT_BYTES, COLD_UNITS_PER_GET_MAX},
@@ -61,7 +60,6 @@ use tokio::sync::Semaphore;
 use tracing::{error, warn};
 
 use crate::{kept::Kept, mistakes::Mistakes, pages::ManifestPages};
-use buffers::Buffers;
 use charged::Charged;
 use flights::Flights;
 use get::{LookUpLane, Missing};
@@ -70,6 +68,9 @@ use object::OpenObject;
 use pace::{LOOK_INTERVAL, Pace};
 use ring::Ring;
 use streams::Streams;
+
+/// Free buffers that are kept: what a reader's requests bring. Units make room in bursts, one for each request.
+const FREE_BUFFERS_MAX: usize = 64;
 
 /// How long a read waits while the bucket is known not to serve: what memory and cache hold still answers.
 const PATIENCE_WHILE_AWAY: Duration = Duration::from_millis(500);
@@ -253,7 +254,7 @@ impl ColdTier {
             clock,
             supervisor: supervisor.child("cold"),
             ring: Ring::new(metrics.clone()),
-            buffers: Arc::default(),
+            buffers: Arc::new(Buffers::new(FREE_BUFFERS_MAX)),
             pace: Pace::new(metrics.clone()),
             metrics,
             memory,

@@ -2,19 +2,25 @@
 //!
 //! **Owns** the exactness of a body over its tries. **Does not own** the public reads, nor one request's limits.
 
-use std::ops::Range;
+use std::{fs::File, io, ops::Range, os::unix::fs::FileExt, sync::Arc};
 
 use bytes::Bytes;
 use futures::StreamExt;
 use object_store::{GetOptions, GetRange, GetResultPayload, ObjectMeta, ObjectStore};
 
+use tidelog_runtime::Buffers;
+use tokio::runtime::Handle;
+
 use super::{ETag, Inner};
 use crate::{
-    Corruption, GetError,
+    BodyPlan, Corruption, GetError, OutageCause,
     http::Exchange,
     metrics::RequestKind,
     transfer::{Ended, Tries, TryError, classify},
 };
+
+/// Pieces of a file that are read before the first of them is used: a change of threads costs as much as a small read.
+const PIECES_AT_ONCE: usize = 4;
 
 /// What a read asks for.
 pub(super) struct Wanted {
@@ -30,9 +36,10 @@ pub trait BodySink: Send {
     /// Takes back all but the first `bytes`: they are asked for again.
     fn cut(&mut self, bytes: u64);
 
-    /// How a store that reads files is to cut `range` of the object: into pieces that are best taken whole.
-    fn pieces(&self, range: &Range<u64>) -> Vec<Range<u64>> {
-        vec![range.clone()]
+    /// How `range` of the object is best cut, and where its pieces go; none: it is taken as it comes.
+    fn plan(&self, range: &Range<u64>) -> Option<BodyPlan> {
+        let _ = range;
+        None
     }
 }
 
@@ -148,6 +155,9 @@ impl Inner {
             ..GetOptions::default()
         };
         options.extensions.insert(exchange.clone());
+        if let Some(plan) = missing.as_ref().and_then(|missing| body.sink.plan(missing)) {
+            options.extensions.insert(plan);
+        }
         let found = self.backing.store.get_opts(&path, options).await;
         let found = found.map_err(|error| self.understood(&error, body, exchange))?;
         self.check_object(&found.meta, wanted, body)?;
@@ -158,16 +168,38 @@ impl Inner {
         if asked.is_empty() {
             return Ok(());
         }
-        if matches!(found.payload, GetResultPayload::File(..)) {
-            // Few positioned reads instead of a stream of small ones.
-            drop(found);
-            let read = self.backing.store.get_ranges(&path, &body.sink.pieces(&asked)).await;
-            let chunks = read.map_err(|error| classify(&error, exchange.status()))?;
-            return add_chunks(futures::stream::iter(chunks.into_iter().map(Ok)), &asked, body).await;
+        if let GetResultPayload::File(file, _) = found.payload {
+            return self.read_file(file, &asked, body, exchange).await;
         }
         let chunks =
             found.into_stream().map(|chunk| chunk.map_err(|error| TryError::ShortBody(error.to_string())));
         add_chunks(chunks, &asked, body).await
+    }
+
+    /// Reads a file by few positioned reads, instead of a stream of small ones.
+    async fn read_file(
+        &self,
+        file: File,
+        asked: &Range<u64>,
+        body: &mut Body<'_>,
+        exchange: &Exchange,
+    ) -> Result<(), TryError> {
+        let plan = body.sink.plan(asked);
+        let pieces = cut(asked, plan.as_ref().map_or(&[], |plan| &plan.pieces));
+        let file = Arc::new(file);
+        let runtime = self.options.runtime.clone().unwrap_or_else(Handle::current);
+        for few in pieces.chunks(PIECES_AT_ONCE) {
+            let (Some(first), Some(last)) = (few.first(), few.last()) else { break };
+            let (file, few) = (Arc::clone(&file), few.to_vec());
+            let range = first.start..last.end;
+            let buffers = plan.as_ref().map(|plan| Arc::clone(&plan.buffers));
+            let read = runtime.spawn_blocking(move || read_pieces(&file, few, buffers.as_ref())).await;
+            let read = read.map_err(io::Error::other).and_then(|read| read);
+            let chunks = read.map_err(unread)?;
+            exchange.note_moved(chunks.iter().map(Bytes::len).sum());
+            add_chunks(futures::stream::iter(chunks.into_iter().map(Ok)), &range, body).await?;
+        }
+        Ok(())
     }
 
     fn understood(&self, error: &object_store::Error, body: &Body<'_>, exchange: &Exchange) -> TryError {
@@ -230,6 +262,52 @@ impl Inner {
             Ended::Gave(failure) | Ended::WrongAnswer(failure) => GetError::Retriable(failure),
             Ended::Refused(refusal) => GetError::Refused(refusal),
         })
+    }
+}
+
+/// Cuts a range at the planned lengths; what is behind them is one more piece.
+fn cut(range: &Range<u64>, lengths: &[u64]) -> Vec<Range<u64>> {
+    let mut pieces = Vec::new();
+    let mut from = range.start;
+    for length in lengths {
+        let to = from.saturating_add(*length).min(range.end);
+        if to > from {
+            pieces.push(from..to);
+        }
+        from = to;
+    }
+    if from < range.end {
+        pieces.push(from..range.end);
+    }
+    pieces
+}
+
+fn read_pieces(
+    file: &File,
+    pieces: Vec<Range<u64>>,
+    buffers: Option<&Arc<Buffers>>,
+) -> io::Result<Vec<Bytes>> {
+    pieces
+        .into_iter()
+        .map(|piece| {
+            let length = usize::try_from(piece.end - piece.start).map_err(io::Error::other)?;
+            let Some(buffers) = buffers else {
+                let mut bytes = vec![0; length];
+                file.read_exact_at(&mut bytes, piece.start)?;
+                return Ok(Bytes::from(bytes));
+            };
+            let mut buffer = buffers.take(length);
+            file.read_exact_at(buffer.room(length), piece.start)?;
+            buffer.advance(length);
+            Ok(buffer.freeze())
+        })
+        .collect()
+}
+
+fn unread(error: io::Error) -> TryError {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => TryError::Corrupt(Corruption::Shorter),
+        _ => TryError::failed(OutageCause::Folder, &error.to_string()),
     }
 }
 

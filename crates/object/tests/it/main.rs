@@ -7,6 +7,7 @@ mod cache_sizes;
 mod contract;
 mod faults;
 mod plain_admin;
+mod planned;
 mod proxy;
 mod real_server;
 mod roles;

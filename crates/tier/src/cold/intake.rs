@@ -3,15 +3,15 @@
 //! **Owns** the way from a body to units: they are checked while they are fresh in the processor's caches, and who waits for the
 //! first of sixteen does not wait for the last.
 
-use std::{ops::Range, vec};
+use std::{ops::Range, sync::Arc, vec};
 
 use bytes::Bytes;
-use tidelog_object::BodySink;
+use tidelog_object::{BodyPlan, BodySink};
+use tidelog_runtime::Buffer;
 use tidelog_types::TopicPartition;
 
 use super::{
     Shared,
-    buffers::Buffer,
     fetch::ClaimedUnit,
     flights::Claim,
     get::Admission,
@@ -129,19 +129,11 @@ impl BodySink for Intake<'_> {
         (self.at, self.current) = (to, current);
     }
 
-    fn pieces(&self, range: &Range<u64>) -> Vec<Range<u64>> {
-        let mut pieces = Vec::new();
+    fn plan(&self, range: &Range<u64>) -> Option<BodyPlan> {
         let mut from = range.start;
-        for (at, _) in &self.units {
-            let end = self.object.units[*at].position.end.min(range.end);
-            if end > from {
-                pieces.push(from..end);
-                from = end;
-            }
-        }
-        if from < range.end {
-            pieces.push(from..range.end);
-        }
-        pieces
+        let ends = self.units.iter().map(|(at, _)| self.object.units[*at].position.end);
+        let ends = ends.filter(|end| (range.start + 1..=range.end).contains(end));
+        let pieces = ends.map(|end| end - std::mem::replace(&mut from, end)).collect();
+        Some(BodyPlan { pieces, buffers: Arc::clone(&self.shared.buffers) })
     }
 }
