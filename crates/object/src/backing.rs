@@ -22,6 +22,7 @@ use tidelog_runtime::{Clock, Registry};
 use crate::{
     ChecksumMode, OpenError, StoreKind, StoreOptions, StoreUrl,
     credentials::ChainCredentials,
+    folder::FolderStore,
     http::{StoreDate, WatchedConnector},
 };
 
@@ -63,7 +64,7 @@ pub(crate) async fn open(
     let date = StoreDate::new();
     match url.kind() {
         StoreKind::Memory => Ok(Backing::of(StoreKind::Memory, Arc::new(InMemory::new()))),
-        StoreKind::File => open_folder(url),
+        StoreKind::File => open_folder(url, options),
         StoreKind::S3 => open_s3(url, options, clock, registry, date).await,
         StoreKind::Gcs => {
             let store = GoogleCloudStorageBuilder::from_env()
@@ -91,14 +92,13 @@ pub(crate) async fn open(
     }
 }
 
-fn open_folder(url: &StoreUrl) -> Result<Backing, OpenError> {
+fn open_folder(url: &StoreUrl, options: &StoreOptions) -> Result<Backing, OpenError> {
     let folder = url.folder().unwrap_or_else(|| std::path::Path::new("/"));
     let unusable = |source| OpenError::Folder { path: folder.display().to_string(), source };
     std::fs::create_dir_all(folder).map_err(unusable)?;
-    let store = LocalFileSystem::new_with_prefix(folder)
-        .map_err(|error| unusable(std::io::Error::other(error)))?
-        .with_fsync(true);
-    Ok(Backing::of(StoreKind::File, Arc::new(store)))
+    let store =
+        LocalFileSystem::new_with_prefix(folder).map_err(|error| unusable(std::io::Error::other(error)))?;
+    Ok(Backing::of(StoreKind::File, Arc::new(FolderStore::new(store, options.runtime.clone()))))
 }
 
 async fn open_s3(

@@ -18,6 +18,7 @@ mod client;
 mod credentials;
 mod direct;
 mod error;
+mod folder;
 mod foyer_cache;
 mod health;
 mod http;

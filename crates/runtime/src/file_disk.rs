@@ -25,15 +25,14 @@ use bytes::Bytes;
 use rustix::fs::FallocateFlags;
 
 use crate::{
+    DirectIo,
     disk::{DirEntry, Disk, DiskFile, DiskSpace, IoFuture, Lane, OpenMode},
     metrics::{Counter, Histogram, Registry, SECONDS},
     threads::lower_priority,
 };
 
-mod direct;
 mod queue;
 
-use direct::Direct;
 use queue::Queue;
 
 /// Most buffers that one `pwritev` takes: the kernel's `UIO_MAXIOV`.
@@ -73,7 +72,7 @@ struct Lanes {
     journal_sync: Queue,
     read: Queue,
     background: Queue,
-    direct: Direct,
+    direct: DirectIo,
     metrics: DiskMetrics,
 }
 
@@ -105,7 +104,7 @@ impl FileDisk {
                 journal_sync: Queue::start("tidelog-sync", 1, same_priority)?,
                 read: Queue::start("tidelog-read", config.read_threads, same_priority)?,
                 background: Queue::start("tidelog-behind", config.background_threads, lower_priority)?,
-                direct: Direct::new(),
+                direct: DirectIo::new(),
                 metrics: DiskMetrics::new(&config.registry),
             }),
         })
@@ -243,7 +242,7 @@ impl DiskFile for OpenFile {
     }
 }
 
-fn open(path: &Path, mode: OpenMode) -> io::Result<File> {
+pub(crate) fn open(path: &Path, mode: OpenMode) -> io::Result<File> {
     let mut options = OpenOptions::new();
     match mode {
         OpenMode::Read => options.read(true),
@@ -255,7 +254,7 @@ fn open(path: &Path, mode: OpenMode) -> io::Result<File> {
 }
 
 /// Writes through the page cache.
-fn write_buffered(file: &File, position: u64, chunks: &[Bytes]) -> io::Result<()> {
+pub(crate) fn write_buffered(file: &File, position: u64, chunks: &[Bytes]) -> io::Result<()> {
     write_all(position, chunks, |buffers, position| {
         rustix::io::pwritev(file, buffers, position).map_err(io::Error::from)
     })
@@ -292,7 +291,7 @@ fn write_all(
     Ok(())
 }
 
-fn read_up_to(file: &File, position: u64, length: usize) -> io::Result<Bytes> {
+pub(crate) fn read_up_to(file: &File, position: u64, length: usize) -> io::Result<Bytes> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(length).map_err(|_| io::ErrorKind::OutOfMemory)?;
     while bytes.len() < length {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use object_store::{GetOptions, GetRange, GetResultPayload, ObjectMeta, ObjectStore};
 
-use tidelog_runtime::Buffers;
+use tidelog_runtime::{Buffers, DirectIo};
 use tokio::runtime::Handle;
 
 use super::{ETag, Inner};
@@ -296,10 +296,8 @@ fn read_pieces(
                 file.read_exact_at(&mut bytes, piece.start)?;
                 return Ok(Bytes::from(bytes));
             };
-            let mut buffer = buffers.take(length);
-            file.read_exact_at(buffer.room(length), piece.start)?;
-            buffer.advance(length);
-            Ok(buffer.freeze())
+            let bytes = DirectIo::read_into(buffers, file, piece.start, length)?;
+            if bytes.len() < length { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(bytes) }
         })
         .collect()
 }

@@ -21,11 +21,13 @@ use std::{
 
 use bytes::Bytes;
 
-use super::{read_up_to, write_buffered};
-use crate::Buffers;
+use crate::{
+    Buffers,
+    file_disk::{read_up_to, write_buffered},
+};
 
 /// What is smaller goes through the page cache: a change of ways costs as much as that copy.
-pub(super) const BYTES_MIN: usize = 256 * 1024;
+pub(crate) const BYTES_MIN: usize = 256 * 1024;
 
 /// Alignment of positions, lengths and memory: no device asks for more.
 const BLOCK: usize = 4096;
@@ -36,21 +38,27 @@ const WRITE_BYTES: usize = 1024 * 1024;
 /// Free buffers that are kept: 1 MiB each for writes, as large as a read for reads.
 const FREE_BUFFERS_MAX: usize = 4;
 
-/// See the module.
+/// See the module. Its calls block.
 #[derive(Debug)]
-pub(super) struct Direct {
+pub struct DirectIo {
     writes: Arc<Buffers>,
     reads: Arc<Buffers>,
 }
 
-impl Direct {
-    pub(super) fn new() -> Self {
+impl DirectIo {
+    /// With no buffers yet.
+    #[must_use]
+    pub fn new() -> Self {
         let buffers = || Arc::new(Buffers::new(FREE_BUFFERS_MAX));
         Self { writes: buffers(), reads: buffers() }
     }
 
-    /// Writes all chunks; the file is as long afterwards as any other way.
-    pub(super) fn write(&self, file: &File, position: u64, chunks: Vec<Bytes>) -> io::Result<()> {
+    /// Writes all chunks one after another from `position` on; the file is as long afterwards as if it had been written any
+    /// other way. Nothing is durable before a sync.
+    ///
+    /// # Errors
+    /// The file system's; any part may have been written.
+    pub fn write(&self, file: &File, position: u64, chunks: Vec<Bytes>) -> io::Result<()> {
         let total: usize = chunks.iter().map(Bytes::len).sum();
         let before = usize::try_from(position.next_multiple_of(BLOCK as u64) - position).unwrap_or(0);
         if total < BYTES_MIN.saturating_add(before) {
@@ -92,52 +100,74 @@ impl Direct {
     }
 
     /// Reads up to `length` bytes: fewer only where the file ends.
-    pub(super) fn read(&self, file: &File, position: u64, length: usize) -> io::Result<Bytes> {
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn read(&self, file: &File, position: u64, length: usize) -> io::Result<Bytes> {
+        Self::read_into(&self.reads, file, position, length)
+    }
+
+    /// As [`DirectIo::read`], into a buffer of another pool.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn read_into(buffers: &Arc<Buffers>, file: &File, position: u64, length: usize) -> io::Result<Bytes> {
         if length < BYTES_MIN {
             return read_up_to(file, position, length);
         }
-        match self.read_blocks(file, position, length) {
+        match read_blocks(buffers, file, position, length) {
             Ok(Some(bytes)) => Ok(bytes),
             Err(error) if error.kind() != io::ErrorKind::InvalidInput => Err(error),
             // No such way, or not for this range.
             Ok(None) | Err(_) => read_up_to(file, position, length),
         }
     }
+}
 
-    fn read_blocks(&self, file: &File, position: u64, length: usize) -> io::Result<Option<Bytes>> {
-        let size = file.metadata()?.len();
-        let end = position.saturating_add(length as u64).min(size);
-        let start = position / BLOCK as u64 * BLOCK as u64;
-        let blocks = end.next_multiple_of(BLOCK as u64).saturating_sub(start);
-        let Ok(blocks) = usize::try_from(blocks) else { return Ok(None) };
-        if blocks < BYTES_MIN {
-            return Ok(None);
-        }
-        let Some(direct) = reopened(file, false) else { return Ok(None) };
-        let mut buffer = self.reads.take(blocks.saturating_add(BLOCK));
-        let room = buffer.room(blocks.saturating_add(BLOCK));
-        let aligned = room.as_ptr().align_offset(BLOCK);
-        let Some(into) = room.get_mut(aligned..aligned.saturating_add(blocks)) else { return Ok(None) };
-        let mut read = 0;
-        while read < into.len() {
-            match direct.read_at(&mut into[read..], start.saturating_add(read as u64)) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-                Ok(count) => {
-                    read += count;
-                    // Behind the end of the file nothing is aligned, and nothing is there.
-                    if count == 0 || read % BLOCK != 0 {
-                        break;
-                    }
+fn read_blocks(
+    buffers: &Arc<Buffers>,
+    file: &File,
+    position: u64,
+    length: usize,
+) -> io::Result<Option<Bytes>> {
+    let size = file.metadata()?.len();
+    let end = position.saturating_add(length as u64).min(size);
+    let start = position / BLOCK as u64 * BLOCK as u64;
+    let blocks = end.next_multiple_of(BLOCK as u64).saturating_sub(start);
+    let Ok(blocks) = usize::try_from(blocks) else { return Ok(None) };
+    if blocks < BYTES_MIN {
+        return Ok(None);
+    }
+    let Some(direct) = reopened(file, false) else { return Ok(None) };
+    let mut buffer = buffers.take(blocks.saturating_add(BLOCK));
+    let room = buffer.room(blocks.saturating_add(BLOCK));
+    let aligned = room.as_ptr().align_offset(BLOCK);
+    let Some(into) = room.get_mut(aligned..aligned.saturating_add(blocks)) else { return Ok(None) };
+    let mut read = 0;
+    while read < into.len() {
+        match direct.read_at(&mut into[read..], start.saturating_add(read as u64)) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+            Ok(count) => {
+                read += count;
+                // Behind the end of the file nothing is aligned, and nothing is there.
+                if count == 0 || read % BLOCK != 0 {
+                    break;
                 }
             }
         }
-        buffer.advance(aligned + read);
-        let skipped = usize::try_from(position - start).unwrap_or(0);
-        let bytes = buffer.freeze();
-        let from = (aligned + skipped).min(bytes.len());
-        let to = bytes.len().min(from.saturating_add(length));
-        Ok(Some(bytes.slice(from..to)))
+    }
+    buffer.advance(aligned + read);
+    let skipped = usize::try_from(position - start).unwrap_or(0);
+    let bytes = buffer.freeze();
+    let from = (aligned + skipped).min(bytes.len());
+    let to = bytes.len().min(from.saturating_add(length));
+    Ok(Some(bytes.slice(from..to)))
+}
+
+impl Default for DirectIo {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -184,8 +214,8 @@ mod tests {
     fn what_is_written_in_both_ways_is_one_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("f");
-        let file = super::super::open(&path, crate::OpenMode::CreateNew).unwrap();
-        let direct = Direct::new();
+        let file = crate::file_disk::open(&path, crate::OpenMode::CreateNew).unwrap();
+        let direct = DirectIo::new();
         let mut end = 0;
         for bytes in [100, 2 * 1024 * 1024, 5, 300_000, 262_144, 4096 - 1, 3 * 1024 * 1024 + 17, 262_143] {
             let whole = Bytes::from(pattern(end, bytes));
@@ -224,8 +254,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("f");
         std::fs::write(&path, pattern(0, 2_000_000)).unwrap();
-        let file = super::super::open(&path, crate::OpenMode::ReadWrite).unwrap();
-        let direct = Direct::new();
+        let file = crate::file_disk::open(&path, crate::OpenMode::ReadWrite).unwrap();
+        let direct = DirectIo::new();
         direct.write(&file, 12_345, vec![Bytes::from(vec![9; 700_001])]).unwrap();
         let mut expected = pattern(0, 2_000_000);
         expected[12_345..712_346].fill(9);
@@ -236,7 +266,7 @@ mod tests {
     #[test]
     fn a_device_that_offers_nothing_of_it_is_written_and_read_as_ever() {
         let null = OpenOptions::new().read(true).write(true).open("/dev/zero").unwrap();
-        let direct = Direct::new();
+        let direct = DirectIo::new();
         direct.write(&null, 0, vec![Bytes::from(vec![1; 400_000])]).unwrap();
         assert_eq!(direct.read(&null, 0, 300_000).unwrap(), vec![0; 300_000]);
     }
