@@ -21,6 +21,7 @@
 mod admission;
 mod in_work;
 mod read;
+mod turns;
 mod write;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
@@ -169,6 +170,7 @@ async fn read_requests(
         silence: SILENCE_MAX,
         produce: &node.produce_budget,
         reserve: &node.request_budget,
+        turns: &node.copy_turns,
     };
     loop {
         let slot = tokio::select! {
@@ -190,6 +192,10 @@ async fn read_requests(
         };
         node.metrics.bytes_in.add(u64::try_from(frame.bytes.len()).unwrap_or(0));
         let hurried = frame.hurried;
+        if frame.bytes.len() > turns::LARGE_COPY {
+            // Its checksums are to come: others first, or who floods would have this thread for as long as his frames come.
+            tokio::task::yield_now().await;
+        }
         let request = match Request::decode(frame.bytes, frame.permit) {
             Ok(request) => request,
             Err(error) => return End::BadRequest(error),
@@ -225,7 +231,8 @@ async fn write_answers(
             Ok(answer) => answer,
             Err(error) => return report(node, caller, &End::BadRequest(error)),
         };
-        let written = write_slices(writer, &answer.slices, answer.permit.as_ref(), SILENCE_MAX).await;
+        let (slices, permit) = (&answer.slices, answer.permit.as_ref());
+        let written = write_slices(writer, slices, permit, &node.copy_turns, SILENCE_MAX).await;
         caller.in_work.end(counted);
         match written {
             Ok(bytes) => node.metrics.bytes_out.add(u64::try_from(bytes).unwrap_or(0)),

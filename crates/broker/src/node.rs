@@ -68,6 +68,8 @@ pub(crate) struct Node {
     pub answer_budget: Budget,
     /// Large answers that are made at one time.
     pub answer_turns: tokio::sync::Semaphore,
+    /// Large copies from and to sockets that are made at one time.
+    pub copy_turns: tokio::sync::Semaphore,
     pub cold_budget: Budget,
     pub cold_reads: ColdReads,
     pub supervisor: Supervisor,
@@ -127,6 +129,7 @@ impl Node {
             fetch_budget: Budget::new("fetch answers", FETCH_BUDGET),
             answer_budget: Budget::new("other answers", ANSWER_BUDGET),
             answer_turns: tokio::sync::Semaphore::new(LARGE_ANSWERS_AT_ONCE),
+            copy_turns: tokio::sync::Semaphore::new(copy_turns()),
             cold_budget: Budget::new("reads of the bucket", COLD_FETCH_BUDGET),
             cold_reads: ColdReads::default(),
             supervisor: parts.supervisor,
@@ -188,6 +191,11 @@ impl Node {
         };
         tokio::time::timeout(wait, seen).await.unwrap_or(false)
     }
+}
+
+/// All threads of the front but one, which is there for whoever wants little.
+fn copy_turns() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get).saturating_sub(1).max(1)
 }
 
 /// Whether a topic is one of the cluster's own.

@@ -1,18 +1,21 @@
-//! Reading frames: each into one buffer of its own, of which records stay slices. The buffer grows with what came.
+//! Reading frames: each into one buffer of its own, of which records stay slices. The buffer grows with what came. Large ones come
+//! in turns.
 
-use std::{io, time::Duration};
+use std::{future::Future as _, io, pin::pin, time::Duration};
 
 use bytes::{BufMut, Bytes};
 use thiserror::Error;
 use tidelog_wire::{ApiKey, DecodeError, FRAME_PREFIX_BYTES, frame_size};
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
+    sync::Semaphore,
     time::{timeout, timeout_at},
 };
 
 use super::{
     admission::{FrameBudget, FramePermit, OutOfPace, Pace},
     in_work::InWork,
+    turns::{BYTES_PER_TURN, LARGE_COPY, once_in_turn},
 };
 
 /// The shortest request: key, version and correlation id.
@@ -73,6 +76,8 @@ pub(crate) struct ReadLimits<'a> {
     pub silence: Duration,
     pub produce: &'a FrameBudget,
     pub reserve: &'a FrameBudget,
+    /// Of large copies.
+    pub turns: &'a Semaphore,
 }
 
 /// The protocol that other software opens a connection with, told from the first four bytes.
@@ -107,15 +112,19 @@ pub(crate) async fn read_frame<R: AsyncRead + Unpin>(
     let mut buffer = Vec::with_capacity(first.max(filled - FRAME_PREFIX_BYTES));
     buffer.extend_from_slice(&head[FRAME_PREFIX_BYTES..filled]);
     let mut pace = Pace::new();
+    let turns = (size > LARGE_COPY).then_some(limits.turns);
     while buffer.len() < size {
         if buffer.len() == buffer.capacity() {
             let target = budget.grow(&mut permit, buffer.capacity(), size).await;
             buffer.reserve_exact(target.saturating_sub(buffer.len()));
-            pace = Pace::new();
+            pace = permit.pace_of_bytes();
         }
-        let room = buffer.capacity().min(size) - buffer.len();
-        let mut free = (&mut buffer).limit(room);
-        let came = match timeout_at(pace.next_look(), reader.read_buf(&mut free)).await {
+        let room = (buffer.capacity().min(size) - buffer.len()).min(BYTES_PER_TURN);
+        let read = once_in_turn(turns, |cx| {
+            let mut free = (&mut buffer).limit(room);
+            pin!(reader.read_buf(&mut free)).poll(cx)
+        });
+        let came = match timeout_at(pace.next_look(), read).await {
             Err(_) => false,
             Ok(Err(error)) => return Err(ReadEnd::Lost(error)),
             Ok(Ok(0)) => return Err(ReadEnd::Lost(io::ErrorKind::UnexpectedEof.into())),

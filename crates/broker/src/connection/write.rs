@@ -1,27 +1,21 @@
 //! Writing answers: slices as they are, in as few system calls as they fit.
+//! Large ones take turns.
 
-use std::{io, io::IoSlice, time::Duration};
+use std::{io, io::IoSlice, pin::Pin, time::Duration};
 
 use bytes::Bytes;
 use thiserror::Error;
 use tidelog_runtime::Permit;
-use tokio::{
-    io::{AsyncWrite, AsyncWriteExt},
-    time::timeout_at,
-};
+use tokio::{io::AsyncWrite, sync::Semaphore, time::timeout_at};
 
-use super::admission::{OutOfPace, PACE, Pace};
+use super::{
+    admission::{OutOfPace, PACE, Pace},
+    turns::{BYTES_PER_TURN, LARGE_COPY, once_in_turn},
+};
 
 /// Slices of one vectored write. The kernel takes 1,024; a fetch of 64 partitions is about this many, and the array
 /// stands on the stack.
 const SLICES_PER_WRITE: usize = 64;
-
-/// Bytes of one vectored write. A socket may take megabytes at once, and a hundred readers of those would make everybody else
-/// wait for a hundred long copies: after each large write the others have a turn.
-const BYTES_PER_WRITE: usize = 256 * 1024;
-
-/// A write above this is a large one.
-const LARGE_WRITE: usize = 64 * 1024;
 
 /// Why a frame was not written whole.
 #[derive(Debug, Error)]
@@ -43,6 +37,7 @@ pub(crate) async fn write_slices<W: AsyncWrite + Unpin>(
     writer: &mut W,
     slices: &[Bytes],
     permit: Option<&Permit>,
+    turns: &Semaphore,
     silence: Duration,
 ) -> Result<usize, WriteFailure> {
     let mut pace = Pace::new();
@@ -53,7 +48,7 @@ pub(crate) async fn write_slices<W: AsyncWrite + Unpin>(
             continue;
         }
         let mut array = [IoSlice::new(&[]); SLICES_PER_WRITE];
-        let (mut count, mut room) = (0, BYTES_PER_WRITE);
+        let (mut count, mut room) = (0, BYTES_PER_TURN);
         for (place, slice) in array.iter_mut().zip(&slices[first..]) {
             let from = if count == 0 { taken } else { 0 };
             let to = slice.len().min(from.saturating_add(room));
@@ -63,7 +58,10 @@ pub(crate) async fn write_slices<W: AsyncWrite + Unpin>(
                 break;
             }
         }
-        let written = match timeout_at(pace.next_look(), writer.write_vectored(&array[..count])).await {
+        let turns = (BYTES_PER_TURN - room > LARGE_COPY).then_some(turns);
+        let offered = &array[..count];
+        let write = once_in_turn(turns, |cx| Pin::new(&mut *writer).poll_write_vectored(cx, offered));
+        let written = match timeout_at(pace.next_look(), write).await {
             Err(_) => 0,
             Ok(Err(error)) => return Err(WriteFailure::Gone(error)),
             Ok(Ok(0)) => return Err(WriteFailure::Gone(io::ErrorKind::WriteZero.into())),
@@ -75,7 +73,7 @@ pub(crate) async fn write_slices<W: AsyncWrite + Unpin>(
             OutOfPace::Silent => WriteFailure::Silent(silence),
             OutOfPace::Slow(least) => WriteFailure::Slow(least),
         })?;
-        if written > LARGE_WRITE {
+        if written > LARGE_COPY {
             tokio::task::yield_now().await;
         }
         total += written;
@@ -90,14 +88,11 @@ pub(crate) async fn write_slices<W: AsyncWrite + Unpin>(
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        pin::Pin,
-        task::{Context, Poll},
-    };
+    use std::task::{Context, Poll};
 
     use tidelog_runtime::Budget;
     use tidelog_types::ByteSize;
-    use tokio::io::AsyncReadExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
 
@@ -148,9 +143,11 @@ mod tests {
     async fn partial_writes_go_on_where_they_ended() {
         let slices: Vec<Bytes> = (0..200_u8).map(|n| Bytes::from(vec![n; usize::from(n % 7)])).collect();
         let whole: Vec<u8> = slices.iter().flatten().copied().collect();
+        let turns = Semaphore::new(1);
         for step in [1, 2, 3, 5, 64, 10_000] {
             let mut writer = Reluctant { taken: Vec::new(), step, writes: 0 };
-            let written = write_slices(&mut writer, &slices, None, Duration::from_secs(1)).await.unwrap();
+            let written =
+                write_slices(&mut writer, &slices, None, &turns, Duration::from_secs(1)).await.unwrap();
             assert_eq!((written, &writer.taken), (whole.len(), &whole), "step {step}");
             if step == 10_000 {
                 assert!(writer.writes <= 4, "{} writes", writer.writes);
@@ -162,7 +159,8 @@ mod tests {
     async fn a_peer_that_takes_nothing_is_given_up() {
         let (mut writer, _reader) = tokio::io::duplex(4);
         let answer = [Bytes::from_static(b"longer than four")];
-        let failure = write_slices(&mut writer, &answer, None, Duration::from_secs(30)).await;
+        let turns = Semaphore::new(1);
+        let failure = write_slices(&mut writer, &answer, None, &turns, Duration::from_secs(30)).await;
         assert!(matches!(failure, Err(WriteFailure::Silent(_))));
     }
 
@@ -170,12 +168,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_reads_nothing_is_given_up_soon_where_memory_is_scarce_and_late_where_it_is_not() {
         let budget = Budget::new("answers", ByteSize::bytes(100));
-        let answer = [Bytes::from_static(b"longer than four")];
+        let (answer, turns) = ([Bytes::from_static(b"longer than four")], Semaphore::new(1));
         for (held, seconds) in [(80, 30), (90, 4)] {
             let permit = budget.try_acquire(held).unwrap();
             let (mut writer, _reader) = tokio::io::duplex(4);
             let begun = tokio::time::Instant::now();
-            let failure = write_slices(&mut writer, &answer, Some(&permit), Duration::from_secs(30)).await;
+            let failure =
+                write_slices(&mut writer, &answer, Some(&permit), &turns, Duration::from_secs(30)).await;
             assert_eq!(matches!(failure, Err(WriteFailure::Slow(PACE))), seconds == 4, "{failure:?}");
             assert_eq!(begun.elapsed().as_secs(), seconds, "{held} of 100 bytes are held");
         }
@@ -194,8 +193,59 @@ mod tests {
                 all += reader.read(&mut scratch).await.unwrap();
             }
         };
-        let writing = write_slices(&mut writer, &answer, Some(&permit), Duration::from_secs(30));
+        let turns = Semaphore::new(1);
+        let writing = write_slices(&mut writer, &answer, Some(&permit), &turns, Duration::from_secs(30));
         let (written, ()) = tokio::join!(writing, reading);
         assert_eq!(written.unwrap(), PACE * 20);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn large_writes_wait_for_their_turn_and_small_ones_do_not() {
+        let turns = Semaphore::new(1);
+        let taken = turns.acquire().await.unwrap();
+        let small = [Bytes::from(vec![1; LARGE_COPY])];
+        let (mut writer, _reader) = tokio::io::duplex(1 << 20);
+        let written = write_slices(&mut writer, &small, None, &turns, Duration::from_secs(1)).await;
+        assert_eq!(written.unwrap(), LARGE_COPY);
+        let large = [Bytes::from(vec![2; LARGE_COPY + 1])];
+        let mut writer = Reluctant { taken: Vec::new(), step: 1 << 20, writes: 0 };
+        {
+            let writing = write_slices(&mut writer, &large, None, &turns, Duration::from_secs(30));
+            let release = async {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                drop(taken);
+                tokio::time::Instant::now()
+            };
+            let begun = tokio::time::Instant::now();
+            let (written, released) = tokio::join!(writing, release);
+            assert_eq!(written.unwrap(), LARGE_COPY + 1);
+            assert_eq!(released - begun, Duration::from_millis(500));
+        }
+        assert_eq!(writer.writes, 1, "not before its turn");
+    }
+
+    // A hundred readers whose sockets are full: the next one that reads is written to.
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_takes_nothing_holds_no_turn() {
+        let turns = Semaphore::new(1);
+        let large = [Bytes::from(vec![2; 4 * LARGE_COPY])];
+        let (mut stuck, _reader) = tokio::io::duplex(4);
+        let (mut writer, mut reader) = tokio::io::duplex(4 * LARGE_COPY);
+        let stuck = write_slices(&mut stuck, &large, None, &turns, Duration::from_secs(30));
+        let other = async {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            assert_eq!(turns.available_permits(), 1);
+            let begun = tokio::time::Instant::now();
+            write_slices(&mut writer, &large, None, &turns, Duration::from_secs(30)).await.unwrap();
+            writer.shutdown().await.unwrap();
+            begun.elapsed()
+        };
+        let reading = async {
+            let mut all = Vec::new();
+            reader.read_to_end(&mut all).await.unwrap()
+        };
+        let (stuck, took, read) = tokio::join!(stuck, other, reading);
+        assert!(matches!(stuck, Err(WriteFailure::Silent(_))), "{stuck:?}");
+        assert_eq!((took, read), (Duration::ZERO, 4 * LARGE_COPY));
     }
 }

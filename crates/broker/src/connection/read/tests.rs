@@ -16,6 +16,7 @@ const FRAME_MAX: usize = 100 * MIB;
 struct Budgets {
     produce: FrameBudget,
     reserve: FrameBudget,
+    turns: Semaphore,
 }
 
 impl Budgets {
@@ -23,6 +24,7 @@ impl Budgets {
         Arc::new(Self {
             produce: FrameBudget::new("produce", ByteSize::mib(128), FRAME_MAX),
             reserve: FrameBudget::new("others", ByteSize::mib(64), FRAME_MAX),
+            turns: Semaphore::new(1),
         })
     }
 
@@ -33,6 +35,7 @@ impl Budgets {
             silence: Duration::from_secs(30),
             produce: &self.produce,
             reserve: &self.reserve,
+            turns: &self.turns,
         }
     }
 
@@ -58,11 +61,12 @@ async fn peer(api: ApiKey, size: usize, come: usize) -> (DuplexStream, DuplexStr
 #[tokio::test(start_paused = true)]
 async fn a_frame_is_one_buffer_of_its_size() {
     let budgets = Budgets::new();
-    for size in [8, 9, 60, 61, 1000, 65 * 1024, MIB, MIB + 1, 3 * MIB, 50 * MIB] {
+    for size in [8, 9, 60, 61, 1000, 8 * 1024, 8 * 1024 + 1, 65 * 1024, MIB, MIB + 1, 3 * MIB, 50 * MIB] {
         let (writer, reader) = peer(ApiKey::Produce, size, size).await;
         let read = budgets.read(reader, &InWork::default()).await.unwrap();
         assert_eq!((read.bytes.len(), read.permit.bytes()), (size, u64::try_from(size).unwrap()));
-        assert_eq!(budgets.produce.used(), u64::try_from(size).unwrap());
+        let charged = if size <= 8 * 1024 { 0 } else { size };
+        assert_eq!(budgets.produce.used(), u64::try_from(charged).unwrap());
         assert_eq!(&read.bytes[..], &frame(ApiKey::Produce, size, size)[FRAME_PREFIX_BYTES..]);
         drop((writer, read));
         assert_eq!((budgets.produce.used(), budgets.reserve.used()), (0, 0));
@@ -212,8 +216,8 @@ async fn frames_behind_requests_that_run_alone_take_a_part_of_the_lane() {
     busy.begin(barrier);
     let mut parked = Vec::new();
     let after = Duration::from_millis(10);
-    // The small lane has 16 MiB.
-    for _ in 0..8 {
+    // The tiny lane has 8 MiB, and the small one 12.
+    for _ in 0..4 {
         let (_writer, reader) = peer(ApiKey::Produce, MIB, MIB).await;
         parked.push(budgets.read(reader, &busy).await.unwrap());
     }
@@ -244,4 +248,62 @@ async fn a_fetch_makes_way_for_all_but_fetches() {
     in_work.begin(counted);
     in_work.end(counted);
     assert!(timeout(after, in_work.hurried()).await.is_err());
+}
+
+// Frames of each size that were begun and left: who waits behind them does not wait for their silences, one after the other.
+#[tokio::test(start_paused = true)]
+async fn frames_left_half_sent_delay_others_a_little_and_small_ones_never() {
+    let budgets = Budgets::new();
+    let in_work = InWork::default();
+    let mut left = Vec::new();
+    for (size, come, count) in
+        [(90_000_000, 70_000, 30), (MIB, MIB / 2, 500), (60_000, 30_000, 100), (4096, 100, 100)]
+    {
+        for _ in 0..count {
+            left.push(peer(ApiKey::Produce, size, come).await);
+        }
+    }
+    let (writers, readers): (Vec<_>, Vec<_>) = left.into_iter().unzip();
+    let stuck = join_all(readers.into_iter().map(|reader| budgets.read(reader, &in_work)));
+    let others = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let begun = tokio::time::Instant::now();
+        for size in [100, 8 * 1024, 30_000, 60_000] {
+            let (_writer, reader) = peer(ApiKey::Produce, size, size).await;
+            assert_eq!(budgets.read(reader, &in_work).await.unwrap().bytes.len(), size);
+            assert_eq!(begun.elapsed(), Duration::ZERO, "{size} bytes");
+        }
+        let mut took = Vec::new();
+        for size in [100 * 1024, MIB, 5 * MIB, 90_000_000] {
+            let (_writer, reader) = peer(ApiKey::Produce, size, size).await;
+            assert_eq!(budgets.read(reader, &in_work).await.unwrap().bytes.len(), size);
+            took.push(begun.elapsed().as_secs());
+        }
+        took
+    };
+    let (took, ended) = tokio::join!(others, stuck);
+    assert!(took[1] <= 20 && took[3] <= 75, "{took:?}");
+    assert!(ended.iter().all(Result::is_err));
+    assert_eq!(budgets.produce.used(), 0);
+    drop(writers);
+}
+
+// Four producers that flood, and one that sends a little.
+#[tokio::test(start_paused = true)]
+async fn large_frames_come_in_turns_and_small_ones_at_once() {
+    let budgets = Budgets::new();
+    let in_work = InWork::default();
+    let turn = budgets.turns.acquire().await.unwrap();
+    let (_large, reader) = peer(ApiKey::Produce, MIB, MIB).await;
+    let mut large = std::pin::pin!(budgets.read(reader, &in_work));
+    assert!(timeout(Duration::from_millis(10), &mut large).await.is_err(), "it waits for its turn");
+    let (_small, reader) = peer(ApiKey::Produce, 64 * 1024, 64 * 1024).await;
+    assert_eq!(budgets.read(reader, &in_work).await.unwrap().bytes.len(), 64 * 1024);
+    drop(turn);
+    assert_eq!(large.await.unwrap().bytes.len(), MIB);
+    // One that does not go on holds no turn.
+    let (_half, reader) = peer(ApiKey::Produce, MIB, MIB / 2).await;
+    let mut half = std::pin::pin!(budgets.read(reader, &in_work));
+    assert!(timeout(Duration::from_millis(10), &mut half).await.is_err());
+    assert_eq!(budgets.turns.available_permits(), 1);
 }
