@@ -26,10 +26,25 @@ const REPLANS_MAX: usize = 16;
 /// Bytes of one step of a scan.
 const SCAN_BYTES: usize = 1024 * 1024;
 
+/// Bytes of one positioned read. A client may ask for 50 MiB: in one piece they would hold a thread of the disk, and a thread of the
+/// front for their checksums, for many times as long as others' requests take. In steps all who read take turns.
+const STEP_BYTES: usize = 1024 * 1024;
+
 /// Where the next bytes are.
 enum Plan {
     Memory(LogRead),
     Disk { cut: u64, end: Offset, behind_end: Offset },
+}
+
+/// What is wanted of the segments.
+#[derive(Clone, Copy)]
+struct Wanted {
+    from: Offset,
+    bytes_max: usize,
+    end: Offset,
+    first_max: usize,
+    /// The partition's count of truncations when this was planned.
+    cut: u64,
 }
 
 /// See [`crate::PartitionLog::read`].
@@ -47,7 +62,8 @@ pub(crate) async fn read(
             Plan::Memory(read) => return Ok(read),
             Plan::Disk { cut, end, behind_end } => (cut, end, behind_end),
         };
-        match read_segments(engine, partition, at, bytes_max, end.min(behind_end), first_max).await {
+        let wanted = Wanted { from: at, bytes_max, end: end.min(behind_end), first_max, cut };
+        match read_segments(engine, partition, &wanted).await {
             Ok(Some(read)) => return Ok(read),
             // Nothing in the segments at or above `at`: the offsets up to the tail are a gap.
             Ok(None) if partition.lock().cut == cut => at = at.max(behind_end),
@@ -142,21 +158,18 @@ impl Segment {
 async fn read_segments(
     engine: &Engine,
     partition: &Partition,
-    from: Offset,
-    bytes_max: usize,
-    end: Offset,
-    first_max: usize,
+    wanted: &Wanted,
 ) -> Result<Option<LogRead>, Failure> {
     let segments = partition.segments.load_full();
-    let first = segments.partition_point(|segment| segment.base <= from).saturating_sub(1);
+    let first = segments.partition_point(|segment| segment.base <= wanted.from).saturating_sub(1);
     for segment in segments.iter().skip(first) {
-        if segment.base >= end {
+        if segment.base >= wanted.end {
             break;
         }
-        if segment.content().end <= from {
+        if segment.content().end <= wanted.from {
             continue;
         }
-        let read = read_segment(engine, segment, from, bytes_max, end, first_max).await;
+        let read = read_segment(engine, partition, segment, wanted).await;
         match read {
             Ok(Some(read)) => return Ok(Some(read)),
             Ok(None) => {}
@@ -198,55 +211,83 @@ fn stretch(intervals: &[Interval], total: u64, first: usize, bytes_max: usize) -
 
 async fn read_segment(
     engine: &Engine,
+    partition: &Partition,
     segment: &Arc<Segment>,
-    from: Offset,
-    bytes_max: usize,
-    end: Offset,
-    first_max: usize,
+    wanted: &Wanted,
 ) -> Result<Option<LogRead>, Source> {
+    let from = wanted.from;
     let (mut first, count) = with_intervals(engine, segment, |intervals, _| {
         (intervals.partition_point(|interval| interval.offset <= from).saturating_sub(1), intervals.len())
     })
     .await?;
-    // One interval only where `from` lies in a gap behind its last batch.
+    let mut read = LogRead { chunks: Vec::new(), base: from, next: from };
+    let mut bytes = 0;
+    // More than one where more than a step is wanted, or where `from` lies in a gap behind the last batch of an interval.
     while first < count {
+        let step = (wanted.bytes_max - bytes).min(STEP_BYTES);
         let stretch =
-            with_intervals(engine, segment, |intervals, total| stretch(intervals, total, first, bytes_max))
+            with_intervals(engine, segment, |intervals, total| stretch(intervals, total, first, step))
                 .await?;
-        let bytes = read_verified(engine, segment, &stretch).await?;
-        let mut read = LogRead { chunks: Vec::new(), base: from, next: from };
-        let (mut start, mut at) = (0, 0);
-        for header in batches(&bytes) {
-            let (header, length) = header?;
-            let (Some(base), Some(last)) = (header.base_offset(), header.last_offset()) else {
-                return Err(Source::Wrong("a batch without offsets"));
-            };
-            let whole = at + length;
-            if last < from {
-                (start, at) = (whole, whole);
-                continue;
-            }
-            let none_yet = at == start;
-            if last >= end || (whole - start > bytes_max && !(none_yet && length <= first_max)) {
-                break;
-            }
-            if none_yet {
-                read.base = base;
-            }
-            read.next = last.next();
-            at = whole;
+        if stretch.intervals.is_empty() {
+            break;
         }
-        if at > start {
-            read.chunks.push(bytes.slice(start..at));
-            return Ok(Some(read));
+        let piece = match read_verified(engine, segment, &stretch).await {
+            Ok(piece) => piece,
+            // What is there is good; what is wrong behind it is the next read's.
+            Err(_) if bytes > 0 => break,
+            Err(source) => return Err(source),
+        };
+        if bytes > 0 && partition.lock().cut != wanted.cut {
+            // What was read before may be gone, and this may be of another history.
+            break;
         }
-        if start < bytes.len() {
-            // A batch is there, and reaches the end or is larger than what was allowed.
+        let (took, more) = take_batches(&piece, wanted, bytes, &mut read)?;
+        bytes += took;
+        if !more {
             return Ok(Some(read));
         }
         first += stretch.intervals.len();
     }
-    Ok(None)
+    Ok((bytes > 0).then_some(read))
+}
+
+/// Adds to `read`, which has `before` bytes, what is wanted of whole batches that lie behind it. Answers how many bytes that are, and
+/// whether more of what follows may be wanted.
+fn take_batches(
+    piece: &Bytes,
+    wanted: &Wanted,
+    before: usize,
+    read: &mut LogRead,
+) -> Result<(usize, bool), Source> {
+    let (mut start, mut at, mut more) = (0, 0, true);
+    for header in batches(piece) {
+        let (header, length) = header?;
+        let (Some(base), Some(last)) = (header.base_offset(), header.last_offset()) else {
+            return Err(Source::Wrong("a batch without offsets"));
+        };
+        let whole = at + length;
+        if last < wanted.from {
+            (start, at) = (whole, whole);
+            continue;
+        }
+        let none_yet = before == 0 && at == start;
+        let fits = before + whole - start <= wanted.bytes_max || (none_yet && length <= wanted.first_max);
+        if last >= wanted.end || !fits {
+            // It reaches the end or is larger than what was allowed.
+            more = false;
+            break;
+        }
+        if none_yet {
+            read.base = base;
+        }
+        read.next = last.next();
+        at = whole;
+    }
+    if at > start {
+        read.chunks.push(piece.slice(start..at));
+    }
+    let (took, all) = (at - start, before + at - start);
+    Ok((took, more && (all == 0 || all < wanted.bytes_max)))
 }
 
 /// Runs `look` over the segment's intervals and its length, loading them where they are on disk only.

@@ -17,8 +17,9 @@ use tidelog_runtime::{IoFuture, is_disk_full};
 use tidelog_types::{Offset, TopicPartition};
 
 use super::{
-    Entry, Request,
+    Entry, Request, RoundMax,
     files::{BLOCK, Live},
+    pace::Pace,
 };
 use crate::{LogFailure, engine::Engine, partition::Partition};
 
@@ -52,6 +53,8 @@ struct Round {
     progress: Vec<Progress>,
     file: Live,
     urgent: bool,
+    /// Bytes of large entries.
+    large: u64,
     /// It has no entries.
     mark: bool,
     started: Duration,
@@ -59,6 +62,7 @@ struct Round {
 
 /// Runs until the log is closed or fails.
 pub(crate) async fn run(engine: Arc<Engine>) {
+    let round_bytes_max = engine.config.round_bytes_max.get();
     let mut committer = Committer {
         stop: engine.committer_stop.clone(),
         engine,
@@ -68,7 +72,9 @@ pub(crate) async fn run(engine: Arc<Engine>) {
         writing: None,
         written: Vec::new(),
         syncing: None,
+        sync_begun: Duration::ZERO,
         being_synced: Vec::new(),
+        pace: Pace::new(round_bytes_max),
         synced_position: 0,
         submitted_ticket: 0,
         unmarked_since: None,
@@ -92,8 +98,10 @@ struct Committer {
     /// Written, not synced.
     written: Vec<Round>,
     syncing: Option<IoFuture<()>>,
+    sync_begun: Duration,
     /// What `syncing` makes durable; empty without it.
     being_synced: Vec<Round>,
+    pace: Pace,
     synced_position: u64,
     /// The newest ticket that a sync was begun for.
     submitted_ticket: u64,
@@ -121,8 +129,9 @@ impl Committer {
             if self.engine.check().is_err() {
                 return Ok(());
             }
-            self.start_write();
+            // The sync first: it waits for nothing that is submitted behind it, and what it takes makes room for large entries.
             self.start_sync();
+            self.start_write();
             match self.event().await {
                 Event::Synced(result) => {
                     result.map_err(failed("sync"))?;
@@ -200,8 +209,9 @@ impl Committer {
             return;
         }
         if self.entries.is_empty() {
-            let bytes_max = self.engine.config.round_bytes_max.get();
-            self.ticket = self.engine.queue.take(bytes_max, &mut self.entries);
+            let max = self.round_max();
+            self.ticket = self.engine.queue.take(max, &mut self.entries);
+            self.note_waits();
         }
         let mark = self.entries.is_empty();
         if mark && self.mark_due_in().is_none_or(|left| !left.is_zero()) {
@@ -233,12 +243,14 @@ impl Committer {
         if new && journal.bytes() >= self.engine.config.journal_bytes_max.get() / 4 {
             self.engine.checkpoint_wake.notify_one();
         }
+        let large = self.entries.iter().filter(|entry| entry.is_large()).map(Entry::bytes).sum();
         let urgent = self.entries.iter().any(|entry| !matches!(entry.request, Request::Append(_)));
         let round = Round {
             ticket: self.ticket,
             end: position + bytes,
             progress: progress(&self.entries),
             urgent,
+            large,
             mark,
             started: self.engine.clock.monotonic(),
             file: file.clone(),
@@ -250,6 +262,23 @@ impl Committer {
         self.writing = Some((file.file.write_at(file.used, chunks), round));
         // There is room in the queue again.
         self.engine.pool.room.notify_waiters();
+    }
+
+    /// What the next round may have: what is written and waits for the next sync has its part of the share.
+    fn round_max(&self) -> RoundMax {
+        let bytes = self.engine.config.round_bytes_max.get();
+        let Some(share) = self.pace.share(self.engine.clock.monotonic()) else {
+            return RoundMax { bytes, large: u64::MAX, one_large: true };
+        };
+        let written = self.written.iter().fold(0_u64, |sum, round| sum.saturating_add(round.large));
+        RoundMax { bytes, large: share.saturating_sub(written), one_large: written == 0 }
+    }
+
+    /// Notes where somebody who writes little waits for a sync.
+    fn note_waits(&mut self) {
+        if self.engine.queue.urgent() > self.submitted_ticket && self.entries.iter().any(Entry::is_light) {
+            self.pace.note_wait(self.engine.clock.monotonic());
+        }
     }
 
     fn start_sync(&mut self) {
@@ -270,6 +299,7 @@ impl Committer {
         let syncs: Vec<IoFuture<()>> =
             files.filter_map(|rounds| rounds.first()).map(|round| round.file.file.sync_data()).collect();
         self.engine.metrics.syncs.inc();
+        self.sync_begun = self.engine.clock.monotonic();
         let all: IoFuture<()> = Box::pin(async move {
             for sync in syncs {
                 sync.await?;
@@ -292,6 +322,9 @@ impl Committer {
 
     fn note_synced(&mut self) {
         self.syncing = None;
+        let now = self.engine.clock.monotonic();
+        let large = self.being_synced.iter().any(|round| round.large > 0);
+        self.pace.note_sync(now, now.saturating_sub(self.sync_begun), large);
         for round in &self.being_synced {
             self.synced_position = self.synced_position.max(round.end);
             let took = self.engine.clock.monotonic().saturating_sub(round.started);

@@ -6,7 +6,7 @@ use tidelog_log::{DirectoryLock, Log, LogConfig, PartitionConfig, ReadError};
 use tidelog_runtime::{FileDisk, FileDiskConfig, Registry, Supervisor, SystemClock};
 use tidelog_types::{ByteSize, DirectoryId, Offset, OffsetRange};
 
-use crate::support::{append, offset, place, read_all};
+use crate::support::{append, joined, offset, place, read_all};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_survive_stops_on_a_real_disk() {
@@ -80,5 +80,49 @@ async fn a_segment_file_that_was_lost_is_noticed_by_a_restart() {
     assert_eq!(partition.read(offset(2), 9, Offset::MAX, true).await.unwrap().next, offset(4));
     assert!(matches!(partition.read(offset(4), 9, Offset::MAX, true).await, Err(ReadError::Corrupt { .. })));
     assert_eq!(read_all(partition, offset(8)).await.len(), 2);
+    log.close().await.unwrap();
+}
+
+// A consumer may ask for 50 MiB at once: others' reads have their turns in between.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_read_is_made_in_steps_and_gives_what_was_asked_for() {
+    const STEP: usize = 1 << 20;
+    const INTERVAL: usize = 32 << 10;
+    let folder = tempfile::tempdir().unwrap();
+    let supervisor = Supervisor::for_test();
+    let disk = Arc::new(FileDisk::new(FileDiskConfig::default()).unwrap());
+    let mut config = LogConfig::new(folder.path(), DirectoryId::from_bytes([1; 16]));
+    config.reserve_bytes = ByteSize::ZERO;
+    // Nothing of it stays in memory.
+    config.tail_bytes = ByteSize::kib(256);
+    let (log, _) =
+        Log::open(config, disk, Arc::new(SystemClock::new()), supervisor.child("life"), &Registry::new())
+            .await
+            .unwrap();
+    let partition = log.create(place(1, 0), PartitionConfig::default(), Offset::ZERO).await.unwrap();
+    let mut expected = Vec::new();
+    while expected.len() < 6 * STEP {
+        log.append_room().await;
+        for batch in append(&partition, 0, 3, 7000) {
+            expected.extend_from_slice(&batch);
+        }
+    }
+    partition.roll().await.unwrap();
+    let end = partition.offsets().log_end;
+    for bytes_max in [STEP / 2, 2 * STEP + 12_345, 20 * STEP] {
+        let (mut at, mut found) = (Offset::ZERO, Vec::new());
+        while at < end {
+            let read = partition.read(at, bytes_max, Offset::MAX, true).await.unwrap();
+            let bytes = joined(&read);
+            assert!(bytes.len() <= bytes_max && read.next > at);
+            assert!(read.chunks.iter().all(|chunk| chunk.len() <= STEP + 2 * INTERVAL), "in steps");
+            // As much as fits, where there is more.
+            assert!(read.next == end || bytes.len() + 22_000 > bytes_max, "{} of {bytes_max}", bytes.len());
+            assert_eq!(read.base, at);
+            found.extend_from_slice(&bytes);
+            at = read.next;
+        }
+        assert!(found == expected, "{bytes_max}");
+    }
     log.close().await.unwrap();
 }
