@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! Lane::Journal     -> one thread, in order      -- sync --> one thread, in order
-//! Lane::Read        -> a pool
+//! Lane::Read        -> a pool of slightly lower priority
 //! Lane::Background  -> a pool of lower priority; also directories, and whatever opens or allocates a journal file
 //! ```
 //!
@@ -28,7 +28,7 @@ use crate::{
     DirectIo,
     disk::{DirEntry, Disk, DiskFile, DiskSpace, IoFuture, Lane, OpenMode},
     metrics::{Counter, Histogram, Registry, SECONDS},
-    threads::lower_priority,
+    threads::{lower_priority, lower_priority_of_reads, short_turns},
 };
 
 mod queue;
@@ -97,12 +97,11 @@ impl FileDisk {
     /// # Errors
     /// Where a thread cannot be started.
     pub fn new(config: FileDiskConfig) -> io::Result<Self> {
-        let same_priority = || ();
         Ok(Self {
             lanes: Arc::new(Lanes {
-                journal: Queue::start("tidelog-journal", 1, same_priority)?,
-                journal_sync: Queue::start("tidelog-sync", 1, same_priority)?,
-                read: Queue::start("tidelog-read", config.read_threads, same_priority)?,
+                journal: Queue::start("tidelog-journal", 1, short_turns)?,
+                journal_sync: Queue::start("tidelog-sync", 1, short_turns)?,
+                read: Queue::start("tidelog-read", config.read_threads, lower_priority_of_reads)?,
                 background: Queue::start("tidelog-behind", config.background_threads, lower_priority)?,
                 direct: DirectIo::new(),
                 metrics: DiskMetrics::new(&config.registry),
