@@ -1,16 +1,17 @@
 """Puts a node under pressure, at `ulimit -n 4096`, and looks at what the others notice.
 
-    python pressure.py --binary tidelog --folder DIR [--seconds 15] [--quick]
+    python pressure.py --binary tidelog --client ordinary-client --folder DIR [--seconds 15] [--quick]
 
-The node is the shipped program with 10,000 partitions, each with a rolled and an open segment. Ordinary clients (a librdkafka
-producer with acks=all at a fixed rate, a consumer at the tail) run all the time; each pressure of `pressures.py` is put beside
+The node is the shipped program with 10,000 partitions, each with a rolled and an open segment. Ordinary clients (`ordinary.py`:
+records with acks=all at a fixed rate, a consumer at the tail) run all the time; each pressure of `pressures.py` is put beside
 them alone, and then all of them together. What must hold: resident memory stays below the sum of the configured budgets and a
 stated base; descriptors stay below the limit; the ordinary clients' p99 stays within three times of alone; whoever is slow gets
 what is his once he reads; and afterwards memory and connections are what they were. Prints a table and a line of JSON; exits with
 1 where anything else was seen, and leaves the folder then.
 
 The node, the clients and the pressures share the machine. So pressures run at nice 10, and `alone` is measured beside processes
-that are as busy at nice 10 and do nothing to the node.
+that are as busy at nice 10 and do nothing to the node: at the beginning, after every third pressure and at the end, for a machine's
+speed moves. The native client whose latencies are judged runs before all others.
 """
 
 import argparse
@@ -61,15 +62,15 @@ BUDGETS_MIB = {
     "tier.read.memory.bytes": COLD_READ_MIB,
     "chunks of the bucket in memory": 32,
 }
-# What is not in a budget: an idle node has 40 MiB, a partition 40 KiB (80 MiB with 1,000), and a connection 32 KiB and the
-# batch of 64 KiB that a fetch finds in any case.
-BASE_MIB, PARTITION_KIB, CONNECTION_KIB = 40, 40, 96
+# What is not in a budget, of which the first two are looked at before anything is put beside: an idle node has 40 MiB, a partition
+# 16 KiB, and a connection 32 KiB and the batch of 64 KiB that a fetch finds in any case.
+BASE_MIB, PARTITION_KIB, CONNECTION_KIB = 40, 16, 96
 
 MANY_TOPICS, MANY_PARTITIONS = 10, 1000
 MANY_SEGMENT_BYTES = 4096
-# In a quick run so many of the partitions have a rolled segment: rolling and uploading all takes minutes on a slow disk.
-QUICK_ROLLED = 500
-BIG_PARTITIONS, BIG_BYTES = 4, 64 * MIB
+# So many of the partitions have a rolled segment, too: rolling and uploading all of them takes minutes.
+ROLLED, QUICK_ROLLED = 1000, 200
+BIG_PARTITIONS, BIG_BYTES = 4, 32 * MIB
 BIG_BATCH_RECORDS, BIG_VALUE_BYTES = 64, 4000
 COLD_SEGMENT_BYTES = 16 * MIB
 FLOOD_PARTITIONS = 4
@@ -77,13 +78,16 @@ RATE = 200
 ORDINARY_PARTITIONS = 4
 RATIO_MAX = 3.0
 SETTLE_SECONDS = 1.0
+# Before a phase begins, what the one before it left for the disk and the bucket is done, or so much time has passed.
+QUIET_SECONDS, QUIET_KB = 5, 32_000
 RECOVERY_SECONDS = 45
 
 CONTEXT = multiprocessing.get_context("spawn")
+KINDS = ordinary.KINDS
 
 
 class Process:
-    """A pressure, or the ordinary clients, in a process of its own."""
+    """A pressure in a process of its own."""
 
     def __init__(self, target, *arguments):
         self.stop = CONTEXT.Event()
@@ -100,53 +104,6 @@ class Process:
             return None
 
 
-class Others:
-    """The ordinary clients' latencies, as they come."""
-
-    def __init__(self, address, findings):
-        self.findings = findings
-        self.samples = {"produce": [], "tail": []}
-        self.told_failures = 0
-        self.process = Process(ordinary.run, address, "ordinary", ORDINARY_PARTITIONS, RATE)
-        self.thread = threading.Thread(target=self.collect, daemon=True)
-        self.thread.start()
-
-    def collect(self):
-        while (told := self.process.told(120)) is not None:
-            some, failures = told
-            for kind, due, seconds in some:
-                self.samples[kind].append((due, seconds))
-            for failure in failures[self.told_failures :]:
-                self.findings.add(failure)
-            self.told_failures = len(failures)
-
-    def wait_for(self, due, what):
-        """Until nearly everything that was due before is there."""
-        last = lambda kind: max((at for at, _ in self.samples[kind][-RATE:]), default=0)  # noqa: E731
-        try:
-            wait_until(lambda: all(last(kind) >= due for kind in self.samples), 90, f"{what}: ordinary records get through")
-        except TimeoutError as error:
-            self.findings.add(str(error))
-
-    def p99s(self, kind, begun, seconds, windows):
-        """The p99 of each window, in milliseconds."""
-        found = []
-        for number in range(windows):
-            first, last = begun + number * seconds, begun + (number + 1) * seconds
-            own = sorted(took for due, took in self.samples[kind] if first <= due < last)
-            if own:
-                found.append(own[max(0, math.ceil(len(own) * 0.99) - 1)] * 1000)
-        return found
-
-    def p50(self, kind, begun, ended):
-        own = [took for due, took in self.samples[kind] if begun <= due < ended]
-        return statistics.median(own) * 1000 if own else math.nan
-
-    def end(self):
-        self.process.stop.set()
-        self.thread.join(150)
-
-
 class Watch(threading.Thread):
     """The node's descriptors and its memory, several times a second. The kernel keeps the peak of memory itself."""
 
@@ -157,7 +114,7 @@ class Watch(threading.Thread):
         self.ended = threading.Event()
 
     def run(self):
-        while not self.ended.wait(0.1):
+        while not self.ended.wait(0.25):
             try:
                 self.descriptors_max = max(self.descriptors_max, len(os.listdir(f"/proc/{self.pid}/fd")))
             except FileNotFoundError:
@@ -206,6 +163,7 @@ class Campaign:
         self.windows, self.window_seconds = (1, 3.0) if self.quick else (3, arguments.seconds / 3)
         self.node = LimitedNode(arguments.binary, arguments.folder, SETTINGS, DESCRIPTORS)
         self.phases = []
+        self.others = self.library = None
         self.setup = {}
         self.starved = 0
         self.peak_mib = 0
@@ -232,6 +190,7 @@ class Campaign:
         small = {"segment.bytes": str(MANY_SEGMENT_BYTES)}
         topics = [NewTopic(f"many-{n}", MANY_PARTITIONS, 1, config=small) for n in range(MANY_TOPICS)]
         topics.append(NewTopic("ordinary", ORDINARY_PARTITIONS, 1))
+        topics.append(NewTopic("library", ORDINARY_PARTITIONS, 1))
         topics.append(NewTopic("big", BIG_PARTITIONS, 1))
         cold = {"segment.bytes": str(COLD_SEGMENT_BYTES), "local.retention.ms": "1000"}
         topics.append(NewTopic("cold", BIG_PARTITIONS, 1, config=cold))
@@ -249,13 +208,12 @@ class Campaign:
             self.findings.add(f"{topic}: the data before the pressures was refused with {sorted(set(errors))}")
 
     def fill(self):
-        """Two batches for each partition, of which the second rolls the segment; big ones for those that are read."""
+        """A batch for each partition, and a second one for some, which rolls the segment; big ones for those that are read."""
         begun, direct = time.monotonic(), Direct(self.node.port)
-        batch, step = frames.batch(2, 1100), 500
-        for roll in (False, True):
-            for number in range(MANY_TOPICS if not (roll and self.quick) else 1):
-                for first in range(0, MANY_PARTITIONS if not (roll and self.quick) else QUICK_ROLLED, step):
-                    self.ask_produce(direct, f"many-{number}", range(first, first + step), batch, 1)
+        batch, step = frames.batch(2, 1100), 200
+        for number in range(MANY_TOPICS):
+            for first in range(0, MANY_PARTITIONS, step):
+                self.ask_produce(direct, f"many-{number}", range(first, first + step), batch, 1)
         self.setup["fill_seconds"] = round(time.monotonic() - begun, 1)
         self.big_batch = frames.batch(BIG_BATCH_RECORDS, BIG_VALUE_BYTES)
         self.big_batches = (BIG_BYTES if not self.quick else BIG_BYTES // 4) // len(self.big_batch)
@@ -264,6 +222,8 @@ class Campaign:
         for topic in ("cold", "big"):
             for _ in range(self.big_batches + extra):
                 self.ask_produce(direct, topic, range(BIG_PARTITIONS), self.big_batch, 1)
+        for first in range(0, QUICK_ROLLED if self.quick else ROLLED, step):
+            self.ask_produce(direct, "many-0", range(first, first + step), batch, 1)
         self.log(f"all have data, {self.setup['fill_seconds']} s for the {MANY_TOPICS * MANY_PARTITIONS} small ones")
 
     def wait_for_tiers(self):
@@ -276,7 +236,7 @@ class Campaign:
             wanted = self.big_batches * BIG_BATCH_RECORDS
             return parts and all(part["local_log_start"] >= wanted for part in parts)
 
-        wait_until(cold, 60, "the cold topic is cold", every=0.5)
+        wait_until(cold, 180, "the cold topic is cold", every=0.5)
         self.setup["cold_seconds"] = round(time.monotonic() - begun, 1)
         if not self.quick:
             drained = lambda: sum(v for k, v in self.node.metrics().items() if k.startswith("tier_upload_lag_segments")) == 0  # noqa: E731
@@ -286,14 +246,17 @@ class Campaign:
 
     # Phases.
 
+    def base_mib(self):
+        return BASE_MIB + self.partitions * PARTITION_KIB / 1024
+
     def bound_mib(self):
-        base = BASE_MIB + self.partitions * PARTITION_KIB / 1024 + DESCRIPTORS / 2 * CONNECTION_KIB / 1024
-        return sum(BUDGETS_MIB.values()) + base
+        return sum(BUDGETS_MIB.values()) + self.base_mib() + DESCRIPTORS / 2 * CONNECTION_KIB / 1024
 
     def phase(self, name, kinds):
         """Puts pressures beside the ordinary clients, measures, and takes them away."""
         if self.findings and not self.arguments.go_on:
             return
+        self.wait_until_quiet()
         before = self.node.metrics()
         self.watch.begin_phase()
         under = [(kind, Process(pressures.run, kind, self.node.address, options)) for kind, options in kinds]
@@ -323,6 +286,20 @@ class Campaign:
         self.others.wait_for(ended, name)
         self.note(name, begun, ended, counted, before, during)
 
+    def wait_until_quiet(self):
+        """Until nothing of an earlier phase is to be uploaded, or in memory for the disk."""
+
+        def quiet():
+            lines = dict(line.split(":") for line in open("/proc/meminfo"))
+            waiting = sum(int(lines[name].split()[0]) for name in ("Dirty", "Writeback"))
+            lag = sum(v for k, v in self.node.metrics().items() if k.startswith("tier_upload_lag_segments"))
+            return waiting < QUIET_KB and lag == 0
+
+        try:
+            wait_until(quiet, QUIET_SECONDS if not self.quick else 3, "the machine is quiet", every=0.5)
+        except TimeoutError:
+            self.log("the disk is not quiet")
+
     def note(self, name, begun, ended, counted, before, during):
         peak, descriptors = self.watch.memory_mib("VmHWM"), self.watch.descriptors_max
         row = {
@@ -334,21 +311,29 @@ class Campaign:
             "seconds_in_all": round(time.monotonic() - begun, 1),
             "counted": counted,
         }
-        for kind in ("produce", "tail"):
+        for kind in KINDS:
             p99s = self.others.p99s(kind, begun, self.window_seconds, self.windows)
             row[f"{kind}_p50_ms"] = round(self.others.p50(kind, begun, ended), 2)
             row[f"{kind}_p99_ms"] = [round(p99, 1) for p99 in p99s]
-            alone = self.phases[0][f"{kind}_p99_ms"] if self.phases else []
-            ratio = statistics.median(p99s) / statistics.median(alone) if p99s and alone else math.nan
-            row[f"{kind}_ratio"] = round(ratio, 2)
+            row[f"{kind}_library_p99_ms"] = round(self.library.p99(kind, begun, ended), 1)
+            alone = self.alone_ms(kind)
+            row[f"{kind}_ratio"] = round(statistics.median(p99s) / alone if p99s else math.nan, 2)
         self.phases.append(row)
         self.peak_mib = max(self.peak_mib, peak)
         if peak > self.bound_mib():
             self.findings.add(f"{name}: {peak:.0f} MiB are resident, and budgets and base are {self.bound_mib():.0f} MiB")
         if descriptors > DESCRIPTORS - DESCRIPTORS_SPARE:
             self.findings.add(f"{name}: {descriptors} descriptors of {DESCRIPTORS} are open")
-        text = " ".join(f"{k} p50 {row[f'{k}_p50_ms']} p99 {row[f'{k}_p99_ms']} ms x{row[f'{k}_ratio']}," for k in ("produce", "tail"))
+        text = " ".join(f"{k} p50 {row[f'{k}_p50_ms']} p99 {row[f'{k}_p99_ms']} ms x{row[f'{k}_ratio']}," for k in KINDS)
         self.log(f"{name}: {text} peak {peak:.0f} MiB, {descriptors} descriptors, {row['connections']} connections, {json.dumps(counted)}")
+
+    def alone_ms(self, kind):
+        """The median of all windows in which nothing was put beside the ordinary clients."""
+        p99s = [p99 for row in self.phases if row["phase"].startswith("alone") for p99 in row[f"{kind}_p99_ms"]]
+        return statistics.median(p99s) if p99s else math.nan
+
+    def alone(self):
+        self.phase("alone", [("Busy", {})] * (os.cpu_count() or 2))
 
     def kinds(self):
         """Every pressure with its options, by the name of its phase."""
@@ -390,24 +375,33 @@ class Campaign:
         self.create_topics()
         self.fill()
         self.wait_for_tiers()
-        self.others = Others(self.node.address, self.findings)
-        time.sleep(3)
+        self.others = ordinary.Ordinary(
+            self.arguments.client, self.node.address, "ordinary", ORDINARY_PARTITIONS, RATE, self.findings
+        )
+        self.library = ordinary.Library(self.node.address, "library", ORDINARY_PARTITIONS, self.findings)
+        time.sleep(4)
         settled = self.watch.memory_mib("VmRSS")
         self.setup["with_partitions_mib"] = round(settled)
+        if settled > self.base_mib() + TAIL_MIB:
+            self.findings.add(f"with {self.partitions} partitions {settled:.0f} MiB are resident: the base and the tail are {self.base_mib() + TAIL_MIB:.0f}")
         connections = self.node.metrics().get("broker_connections", 0)
-        self.phase("alone", [("Busy", {})] * (os.cpu_count() or 2))
+        self.alone()
         if not self.quick:
-            for name, kinds in self.kinds().items():
+            for number, (name, kinds) in enumerate(self.kinds().items()):
                 self.node.drop_cache()
                 if not self.arguments.only or self.arguments.only in name:
                     self.phase(name, kinds)
+                if not self.arguments.only and number % 3 == 2:
+                    self.alone()
         if not self.arguments.only or self.arguments.only in "together":
             self.phase("all together", self.together())
         if not self.arguments.only or self.arguments.only in "beyond the limit":
             self.phase("beyond the limit", [("BeyondTheLimit", {"connections": 2400})])
         self.afterwards(settled, connections)
+        self.alone()
         self.compare()
         self.others.end()
+        self.library.end()
         self.judge_log()
         code = self.node.stop()
         if code != 0:
@@ -429,8 +423,10 @@ class Campaign:
 
     def compare(self):
         """The ratios to `alone`. Timed, so only in the campaign, on the median of its windows."""
-        for row in self.phases[1:]:
-            for kind in ("produce", "tail"):
+        for row in self.phases:
+            for kind in KINDS:
+                alone = self.alone_ms(kind)
+                row[f"{kind}_ratio"] = round(statistics.median(row[f"{kind}_p99_ms"] or [math.nan]) / alone, 2)
                 if not self.quick and not row[f"{kind}_ratio"] <= RATIO_MAX:
                     self.findings.add(f"{row['phase']}: {kind} p99 {row[f'{kind}_p99_ms']} ms is {row[f'{kind}_ratio']} x of alone")
 
@@ -456,6 +452,9 @@ class Campaign:
                 f" {row['descriptors']:>5} {row['connections']:>6}"
             )
         document = {
+            "ordinary_records": self.others.records if self.others else 0,
+            "ordinary_runs_first": bool(self.others and self.others.is_first),
+            "library_records": len(self.library.samples["tail"]) if self.library else 0,
             "partitions": self.partitions,
             "descriptors": DESCRIPTORS,
             "bound_mib": round(self.bound_mib()) if self.partitions else None,
@@ -472,6 +471,7 @@ class Campaign:
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--binary", required=True)
+    parser.add_argument("--client", required=True, help="the program ordinary-client")
     parser.add_argument("--folder", required=True)
     parser.add_argument("--seconds", type=float, default=15, help="how long each pressure is measured")
     parser.add_argument("--quick", action="store_true", help="all together alone, and no comparison of times")

@@ -32,11 +32,16 @@ pub struct Pressure {
 /// # Errors
 /// When something was found.
 pub(super) fn run(options: &Pressure) -> Result<()> {
-    process::run(process::cargo().args(["build", "--release", "--quiet", "--package", "tidelog"]))?;
+    let (node, client) =
+        (["--package", "tidelog"], ["--package", "tidelog-tests", "--bin", "ordinary-client"]);
+    for package in [&node[..], &client[..]] {
+        process::run(process::cargo().args(["build", "--release", "--quiet"]).args(package))?;
+    }
     let folder = options.folder.clone().unwrap_or_else(|| super::scratch("pressure"));
     let mut campaign = Command::new(clients::python()?);
     campaign.env("PYTHONDONTWRITEBYTECODE", "1").arg("tests/faults/pressure.py");
     campaign.arg("--binary").arg(process::tidelog_binary());
+    campaign.arg("--client").arg(process::target().join("release/ordinary-client"));
     campaign.arg("--folder").arg(&folder);
     campaign.args(["--seconds", &options.seconds.to_string()]);
     if options.quick {
