@@ -59,8 +59,11 @@ enum Part {
         #[arg(long, default_value_t = 4)]
         concurrency: usize,
     },
-    /// Sends bytes from memory to a socket that discards them.
+    /// Sends bytes from memory, or a file from the page cache, to a socket that discards them.
     Send {
+        /// This file, once, in pieces of 1 MiB.
+        #[arg(long, conflicts_with_all = ["bytes", "slice", "slices"])]
+        file: Option<PathBuf>,
         /// Bytes in all.
         #[arg(long, default_value_t = 2_147_483_648)]
         bytes: u64,
@@ -169,7 +172,8 @@ fn run(part: Part) -> Result<()> {
         Part::Put { server, bucket, object, bytes, concurrency } => {
             print(&put_loop::run(server, &bucket, object, bytes, concurrency)?)
         }
-        Part::Send { bytes, slice, slices } => print(&sender::run(bytes, slice, slices)?),
+        Part::Send { file: Some(file), .. } => print(&sender::run_file(&file)?),
+        Part::Send { file: None, bytes, slice, slices } => print(&sender::run(bytes, slice, slices)?),
         Part::Journal { folder, partitions, batch, pairs, rounds } => {
             let plan = journal::Plan { partitions, batch_bytes: batch, pairs, rounds };
             print(&journal::run(&folder, &plan)?)

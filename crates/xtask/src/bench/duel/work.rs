@@ -14,7 +14,7 @@ use crate::{
         kafka,
         measures::{Sample, number},
         node,
-        part::{Canned, Probe},
+        part::{self, Canned, Probe},
         server::{Durability, Kind, Plan, Server, TopicPlan},
         usage,
     },
@@ -101,8 +101,15 @@ impl Duel<'_> {
                 }
                 _ => None,
             };
-            let speed = ceiling.map(|figures| Sample::from([("MB/s", number(&figures, "/mb_per_s"))]));
-            outcome.ceiling.extend(speed);
+            let mut limit = ceiling
+                .map(|figures| Sample::from([("MB/s", number(&figures, "/mb_per_s"))]))
+                .unwrap_or_default();
+            if matches!(row.work, Work::HotConsume { .. } | Work::ColdReplay { .. }) {
+                limit.insert("CPU s/GB", bare_loop(&folder.join("bare"))?);
+            }
+            if !limit.is_empty() {
+                outcome.ceiling.push(limit);
+            }
         }
         Ok(outcome)
     }
@@ -276,6 +283,14 @@ impl Duel<'_> {
             ("all appends ms", number(&figures, "/all_appends_ms")),
         ]))
     }
+}
+
+/// CPU seconds for 10⁹ bytes of a loop that reads a file and sends it: no server that copies can do with less.
+fn bare_loop(path: &Path) -> Result<f64> {
+    fs::write(path, vec![0x5a; 512 << 20])?;
+    let figures = part::run(&["send", "--file", &path.display().to_string()])?;
+    fs::remove_file(path)?;
+    Ok(number(&figures, "/cpu_s_per_gb"))
 }
 
 pub(super) fn say(kind: Kind, sample: &Sample) {
