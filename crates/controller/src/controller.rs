@@ -22,7 +22,7 @@ use crate::{
     error::{LinearizeError, ProposeError, StartError},
     log_store::{LogStore, Urgency},
     metrics::ControllerMetrics,
-    raft_types::{Proposal, TypeConfig},
+    raft_types::{Proposal, RaftRuntime, TypeConfig},
     snapshot_store::SnapshotStore,
     state_machine::StateMachine,
     transport::{Answer, CallError, Message, Network, Receiver, Request},
@@ -111,7 +111,9 @@ impl Controller {
         let images = machine.images();
         let raft_config = Arc::new(raft_config(&config, cluster_id).validate()?);
         let network = Network { cluster_id, node_id: config.node_id, transport: config.transport.clone() };
-        let raft = Raft::new(config.node_id, raft_config, network, log.clone(), machine).await;
+        let raft = Raft::new(config.node_id, raft_config, network, log.clone(), machine);
+        // Whatever openraft draws, now and in its tasks, comes from the controller's chance.
+        let raft = RaftRuntime::scope(rng.next_u64(), raft).await;
         let raft = raft.map_err(|why| StartError::Raft(why.to_string()))?;
         let tasks = supervisor.child("controller");
         let in_flight = Semaphore::new(limits::PROPOSALS_IN_FLIGHT_MAX);

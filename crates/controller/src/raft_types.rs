@@ -2,6 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
+use openraft::impls::TokioRuntime;
+use openraft_rt::deterministic_rng::DeterministicRng;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tidelog_core::cluster::{Command, Outcome};
 
@@ -52,7 +54,12 @@ openraft::declare_raft_types!(
         R = Applied,
         NodeId = u64,
         Node = openraft::impls::BasicNode,
+        AsyncRuntime = RaftRuntime,
 );
+
+/// Tokio, with chance that is handed in: openraft is started, and runs, in a [`DeterministicRng::scope`], which its tasks
+/// inherit.
+pub(crate) type RaftRuntime = DeterministicRng<TokioRuntime>;
 
 pub(crate) type LogId = openraft::alias::LogIdOf<TypeConfig>;
 pub(crate) type Vote = openraft::alias::VoteOf<TypeConfig>;
