@@ -11,9 +11,9 @@ use openraft::{
     storage::Snapshot,
 };
 use tidelog_core::cluster::{Command, LogIndex, MetadataImage, Outcome};
-use tidelog_runtime::{Clock, Disk, Registry, Rng, Supervisor};
+use tidelog_runtime::{Clock, Disk, Registry, Rng, Supervisor, watch};
 use tidelog_types::{ClusterId, limits};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 
 use crate::{
     codec::entry_record_bytes_max,

@@ -11,8 +11,8 @@ use openraft::{
     storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine, Snapshot},
 };
 use tidelog_core::cluster::{ClusterState, LogIndex, MetadataImage};
+use tidelog_runtime::watch;
 use tidelog_types::ClusterId;
-use tokio::sync::watch;
 
 use crate::{
     codec::StoreError,

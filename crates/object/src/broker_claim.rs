@@ -13,8 +13,8 @@ use tidelog_format::{
     broker_json::{BROKER_JSON_BYTES_MAX, BrokerJson, KnownClaims},
     keys::ObjectKey,
 };
+use tidelog_runtime::watch;
 use tidelog_types::{BrokerId, BrokerIncarnation, ClaimId};
-use tokio::sync::watch;
 
 use crate::{
     ETag, Failure, GetError, ObjectClient, PutError, PutMatchError, Refusal, cache::bytes_of, http::Exchange,

@@ -24,9 +24,9 @@ use foyer::{
     HybridCachePolicy, PsyncIoEngineConfig, RecoverMode,
 };
 use futures::future::BoxFuture;
-use tidelog_runtime::{Registry, Supervisor};
+use tidelog_runtime::{Registry, Supervisor, watch};
 use tidelog_types::{ByteSize, ClusterId, PartitionIndex, TopicId, UploadId};
-use tokio::sync::{OnceCell, watch};
+use tokio::sync::OnceCell;
 
 use crate::{CacheUsage, ChunkCache, ChunkKey, MapCache, cache::bytes_of, metrics::CacheMetrics};
 

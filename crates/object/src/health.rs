@@ -23,8 +23,8 @@ use std::{
 use tidelog_runtime::{
     Clock, Registry,
     metrics::{Counter, Gauge},
+    watch,
 };
-use tokio::sync::watch;
 
 use crate::{
     limits::{AWAY_AFTER, AWAY_AFTER_FAILURES, EXPIRED_ADVICE, REFUSAL_LOGGED_EVERY},

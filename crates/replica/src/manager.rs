@@ -13,9 +13,9 @@ use tidelog_core::{
     topic_config::BrokerSettings,
 };
 use tidelog_log::{Log, RecoveredPartition};
-use tidelog_runtime::{Clock, Supervisor, metrics::Registry};
+use tidelog_runtime::{Clock, Supervisor, metrics::Registry, watch};
 use tidelog_types::{PartitionIndex, TopicName, TopicPartition, limits};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 
 use crate::{
     ColdError, ColdReader, Metadata, PartitionHandle, ReplicaConfig, StartError, metrics::ReplicaMetrics,

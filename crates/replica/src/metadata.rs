@@ -5,7 +5,7 @@ use std::{future::Future, pin::Pin, sync::Arc};
 use thiserror::Error;
 use tidelog_controller::{Controller, ProposeError};
 use tidelog_core::cluster::{Command, MetadataImage, Outcome, Refusal};
-use tokio::sync::watch;
+use tidelog_runtime::watch;
 
 /// Why a proposal has no outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

@@ -2,7 +2,7 @@
 //!
 //! **Owns** files ([`Disk`], really [`FileDisk`]), time ([`Clock`]), chance ([`Rng`], [`IdGen`]), the tasks of the
 //! process ([`Supervisor`], alone in the workspace allowed to spawn), budgets of memory ([`Budget`]),
-//! limits of log lines ([`LogLimit`]), small files ([`write_aside`]) and [`metrics`].
+//! limits of log lines ([`LogLimit`]), small files ([`write_aside`]), values that many follow ([`watch`]) and [`metrics`].
 //!
 //! **Never** knows what a file, a task or a metric is for, and never retries on its own.
 //!
@@ -21,6 +21,7 @@ pub mod metrics;
 mod small_file;
 mod supervisor;
 mod threads;
+pub mod watch;
 
 pub use backoff::{Backoff, BackoffConfig};
 pub use budget::{Budget, Permit};

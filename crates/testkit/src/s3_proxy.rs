@@ -18,11 +18,10 @@ use std::{
 };
 
 use object_store::aws::AwsCredential;
-use tidelog_runtime::{Supervisor, Task};
+use tidelog_runtime::{Supervisor, Task, watch};
 use tokio::{
     io::BufReader,
     net::{TcpListener, TcpStream},
-    sync::watch,
     time::Instant,
 };
 
@@ -216,6 +215,8 @@ impl S3Proxy {
                 let serve = async move {
                     // Connections end in every way here; none of them is the proxy's error.
                     tokio::select! {
+                        // What is answered first is answered, also in the moment of a cut.
+                        biased;
                         _ = serve(&shared, socket, upstream) => {}
                         _ = cut.changed() => {}
                     }

@@ -15,9 +15,8 @@ use std::{
 use bytes::Bytes;
 use tidelog_format::batch::BatchHeader;
 use tidelog_replica::{ReadError, Records};
-use tidelog_runtime::{Budget, Permit};
+use tidelog_runtime::{Budget, Permit, watch};
 use tidelog_types::{Offset, TopicPartition, limits::COLD_UNIT_BYTES};
-use tokio::sync::watch;
 
 /// How long a read waits for the fetch that takes it.
 const KEPT_FOR: Duration = Duration::from_secs(30);
@@ -50,7 +49,7 @@ pub(crate) struct ColdSlot {
 impl ColdSlot {
     /// What came of it, if it is done.
     pub(crate) fn outcome(&self) -> Outcome {
-        let gone = self.outcome.has_changed().is_err();
+        let gone = self.outcome.is_closed();
         let outcome = self.outcome.borrow().clone();
         // Its task ended without an outcome only where the broker stops.
         outcome.or_else(|| gone.then(|| Err(ReadError::Storage("the broker is stopping".into()))))

@@ -16,12 +16,12 @@ use tidelog_format::{
     manifest::{ManifestEntry, Section, SegmentObjectId},
 };
 use tidelog_replica::{ColdError, ColdFuture, ColdOutage, ColdPlace, ColdRead, ColdReader, ColdRecords};
+use tidelog_runtime::watch;
 use tidelog_testkit::raw_client::{batch, fetch_request, partition_data, values};
 use tidelog_types::{
     LeaderEpoch, OffsetRange, PartitionIndex, Timestamp, TopicName, TopicPartition, UploadId, UploadSequence,
 };
 use tidelog_wire::{ErrorCode, messages::FetchRequest};
-use tokio::sync::watch;
 
 use crate::node::Node;
 

@@ -14,10 +14,10 @@ use tidelog_object::{
     FoyerConfigError, GuardedClaim, ObjectClient, OutageCause, StoreOptions, StoreUrl, claim_prefix,
 };
 use tidelog_replica::{ColdReader, ReplicaManager};
+use tidelog_runtime::watch;
 use tidelog_tier::{ColdConfig, ColdTier, SegmentsError, Tier, TierConfig, TierSegments, TierStatus};
 use tidelog_types::{ByteSize, ClusterId, TopicName};
 use tidelog_wire::ApiKey;
-use tokio::sync::watch;
 
 use super::{claim::Claimant, parts::Parts, refusal};
 use crate::config::{EMBEDDED_BUCKET, NodeConfig};

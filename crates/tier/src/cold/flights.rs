@@ -9,7 +9,7 @@ use std::{
 };
 
 use tidelog_replica::ColdError;
-use tokio::sync::watch;
+use tidelog_runtime::watch;
 
 type Outcome<V> = Option<Result<V, ColdError>>;
 

@@ -89,7 +89,7 @@ impl Metadata for HeldCommands {
         self.controller.image()
     }
 
-    fn watch(&self) -> tokio::sync::watch::Receiver<Arc<MetadataImage>> {
+    fn watch(&self) -> tidelog_runtime::watch::Receiver<Arc<MetadataImage>> {
         self.controller.watch()
     }
 
