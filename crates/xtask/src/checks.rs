@@ -1,10 +1,11 @@
 //! Checks of the repository itself: who depends on whom, which test holds which case, which metrics the
-//! operator's page names, spelling, compose files.
+//! operator's page names, that no `select!` draws, spelling, compose files.
 
 mod cases;
 mod compose;
 mod dependencies;
 mod metrics;
+mod selects;
 
 use std::{path::PathBuf, process::Command};
 
@@ -20,6 +21,7 @@ pub fn run() -> Result<()> {
     dependencies::check()?;
     cases::check()?;
     metrics::check()?;
+    selects::check()?;
     spelling()
 }
 

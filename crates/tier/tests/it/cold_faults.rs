@@ -160,6 +160,8 @@ async fn impatient_readers_share_a_bounded_number_of_requests() {
         }
     };
     tokio::select! {
+        // What is watched first: the other never ends.
+        biased;
         _ = readers => {}
         () = watch => {}
     }

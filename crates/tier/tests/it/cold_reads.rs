@@ -281,6 +281,8 @@ async fn many_partitions_share_a_small_budget() {
             while all.next().await.is_some() {}
         };
         tokio::select! {
+            // It never ends.
+            biased;
             () = watch => {}
             () = first => {}
         }

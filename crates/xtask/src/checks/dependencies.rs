@@ -45,8 +45,9 @@ const IMPURE: [&str; 12] = [
 ];
 
 /// Libraries that are behind one crate each.
-const ONE_HOME: [(&str, &str); 5] = [
+const ONE_HOME: [(&str, &str); 6] = [
     ("openraft", "controller"),
+    ("openraft-rt", "controller"),
     ("foyer", "object"),
     ("object_store", "object"),
     ("aws-sdk-s3", "object"),
