@@ -14,6 +14,8 @@ use tidelog_runtime::Clock;
 use tidelog_types::Timestamp;
 use tokio::time::Instant;
 
+use crate::Trace;
+
 /// Where the wall clock of every simulation starts: 2026-01-01T00:00:00Z.
 const WALL_START_MS: i64 = 1_767_225_600_000;
 
@@ -23,19 +25,27 @@ const WALL_START_MS: i64 = 1_767_225_600_000;
 pub struct SimClock {
     start: Instant,
     skew_ms: Arc<AtomicI64>,
+    trace: Option<Trace>,
 }
 
 impl SimClock {
     /// A clock that starts now at 2026-01-01T00:00:00Z.
     #[must_use]
     pub fn new() -> Self {
-        Self { start: Instant::now(), skew_ms: Arc::new(AtomicI64::new(0)) }
+        Self { start: Instant::now(), skew_ms: Arc::default(), trace: None }
     }
 
     /// Another machine's clock: equal monotonic time, a wall clock of its own.
     #[must_use]
     pub fn other(&self) -> Self {
-        Self { start: self.start, skew_ms: Arc::new(AtomicI64::new(self.skew_ms.load(Ordering::Relaxed))) }
+        let skew_ms = Arc::new(AtomicI64::new(self.skew_ms.load(Ordering::Relaxed)));
+        Self { start: self.start, skew_ms, trace: self.trace.clone() }
+    }
+
+    /// The same clock, whose sleeps are part of a trace.
+    #[must_use]
+    pub fn traced(&self, trace: Trace) -> Self {
+        Self { trace: Some(trace), ..self.clone() }
     }
 
     /// Moves the wall clock forward, or back where `milliseconds` is negative. Monotonic time is not affected.
@@ -62,6 +72,12 @@ impl Clock for SimClock {
     }
 
     fn sleep(&self, duration: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        Box::pin(tokio::time::sleep(duration))
+        let sleep = tokio::time::sleep(duration);
+        let Some(trace) = self.trace.clone() else { return Box::pin(sleep) };
+        trace.note(format_args!("sleep for {duration:?}"));
+        Box::pin(async move {
+            sleep.await;
+            trace.note(format_args!("slept for {duration:?}"));
+        })
     }
 }

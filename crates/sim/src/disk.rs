@@ -24,6 +24,8 @@ use tidelog_runtime::{
 };
 use tokio::sync::oneshot;
 
+use crate::{Trace, digest};
+
 mod content;
 mod fault;
 mod files;
@@ -82,7 +84,13 @@ impl SimDisk {
     /// An empty disk.
     #[must_use]
     pub fn new(config: SimDiskConfig) -> Self {
-        Self::of(State::new(config))
+        Self::traced(config, Trace::default())
+    }
+
+    /// An empty disk on which what happens is part of a trace.
+    #[must_use]
+    pub fn traced(config: SimDiskConfig, trace: Trace) -> Self {
+        Self::of(State::new(config, trace))
     }
 
     fn of(state: State) -> Self {
@@ -201,16 +209,17 @@ impl SimDisk {
         self.shared.lock().operations
     }
 
-    /// Every operation that took effect, over all lives, as text. Written bytes appear as a hash.
+    /// Every operation that took effect, over all lives, as text, and what else is part of its trace. Written bytes appear
+    /// as a hash.
     #[must_use]
     pub fn trace(&self) -> Vec<String> {
-        self.shared.lock().trace.lines.clone()
+        self.shared.lock().trace.lines()
     }
 
     /// A hash of [`SimDisk::trace`].
     #[must_use]
     pub fn trace_hash(&self) -> u64 {
-        self.shared.lock().trace.hash
+        self.shared.lock().trace.hash()
     }
 
     fn directory<T: Send + 'static>(
@@ -397,7 +406,7 @@ impl DiskFile for SimFile {
         let mut whole = BytesMut::new();
         chunks.iter().for_each(|chunk| whole.extend_from_slice(chunk));
         let bytes = whole.freeze();
-        let detail = format!("{position}+{} #{:016x}", bytes.len(), schedule::hash(0, &bytes));
+        let detail = format!("{position}+{} #{:016x}", bytes.len(), digest(&bytes));
         let inode = self.inode;
         self.edit(OperationKind::Write, detail, move |files, effect| {
             match effect.and_then(FaultEffect::replaces) {

@@ -4,7 +4,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use tidelog_runtime::{RandomIds, Rng, SeededRng, Supervisor};
 
-use crate::{SimClock, SimDisk, SimDiskConfig};
+use crate::{SimClock, SimDisk, SimDiskConfig, Trace};
 
 /// The variable that runs one seed alone.
 const SEED_VARIABLE: &str = "TIDELOG_SIM_SEED";
@@ -23,6 +23,8 @@ pub struct Context {
     pub clock: SimClock,
     /// An empty disk.
     pub disk: SimDisk,
+    /// What happens: on the disk, and whatever else is noted.
+    pub trace: Trace,
 }
 
 impl Context {
@@ -78,15 +80,18 @@ where
     F: Future<Output = T>,
 {
     let _announcement = Announcement { seed };
+    let trace = Trace::default();
+    let stepping = trace.clone();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
+        .on_thread_unpark(move || stepping.step())
         .build()
         .expect("a runtime without IO needs nothing of the system");
     runtime.block_on(async {
         let rng = SeededRng::new(seed);
-        let disk = SimDisk::new(SimDiskConfig::seeded(rng.next_u64()));
-        scenario(Context { seed, rng, clock: SimClock::new(), disk }).await
+        let disk = SimDisk::traced(SimDiskConfig::seeded(rng.next_u64()), trace.clone());
+        scenario(Context { seed, rng, clock: SimClock::new(), disk, trace }).await
     })
 }
 

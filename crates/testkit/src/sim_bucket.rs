@@ -30,6 +30,7 @@ use object_store::{
     path::Path,
 };
 use tidelog_runtime::{Clock, Rng, SeededRng};
+use tidelog_sim::{Trace, digest};
 use tidelog_types::Timestamp;
 use tokio::sync::oneshot;
 
@@ -158,7 +159,6 @@ struct State {
     etags: u64,
     operations: u64,
     trap: Option<Trap>,
-    trace: Vec<String>,
     faults: BTreeMap<&'static str, u64>,
     observer: Option<Arc<dyn BucketObserver>>,
     answers_early: bool,
@@ -166,7 +166,7 @@ struct State {
 
 struct Shared {
     clock: Arc<dyn Clock>,
-    begun: Duration,
+    trace: Trace,
     state: Mutex<State>,
 }
 
@@ -189,9 +189,9 @@ impl fmt::Display for SimBucket {
 }
 
 impl SimBucket {
-    /// An empty bucket in which nothing goes wrong yet.
+    /// An empty bucket in which nothing goes wrong yet. What happens in it is part of `trace`.
     #[must_use]
-    pub fn new(seed: u64, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(seed: u64, clock: Arc<dyn Clock>, trace: Trace) -> Self {
         let state = State {
             rng: SeededRng::new(seed),
             manners: BucketManners::CALM,
@@ -199,13 +199,11 @@ impl SimBucket {
             etags: 0,
             operations: 0,
             trap: None,
-            trace: Vec::new(),
             faults: BTreeMap::new(),
             observer: None,
             answers_early: false,
         };
-        let begun = clock.monotonic();
-        Self { shared: Arc::new(Shared { clock, begun, state: Mutex::new(state) }) }
+        Self { shared: Arc::new(Shared { clock, trace, state: Mutex::new(state) }) }
     }
 
     /// Changes how requests go from now on.
@@ -252,12 +250,6 @@ impl SimBucket {
         self.shared.lock().faults.clone()
     }
 
-    /// Everything that happened, as text.
-    #[must_use]
-    pub fn trace(&self) -> Vec<String> {
-        self.shared.lock().trace.clone()
-    }
-
     /// An object as it is stored now.
     #[must_use]
     pub fn object(&self, key: &str) -> Option<Bytes> {
@@ -286,6 +278,7 @@ impl SimBucket {
     ) -> Result<T> {
         let (answer, answered) = oneshot::channel();
         let (fate, there, back) = self.shared.draw(operation);
+        self.shared.trace.note(format_args!("bucket {operation:?} {key}: asked"));
         let (shared, key) = (Arc::clone(&self.shared), key.to_owned());
         #[allow(
             clippy::disallowed_methods,
@@ -411,14 +404,13 @@ impl Shared {
     }
 
     fn note(&self, operation: StoreOperation, key: &str, fate: Fate, outcome: &str) {
-        let elapsed = self.clock.monotonic().saturating_sub(self.begun).as_millis();
-        let line = format!("{elapsed} ms {operation:?} {key}: {}: {outcome}", fate.name());
-        self.lock().trace.push(line);
+        self.trace.note(format_args!("bucket {operation:?} {key}: {}: {outcome}", fate.name()));
     }
 
     fn store(&self, location: &Path, bytes: Bytes, mode: &PutMode) -> Result<PutResult> {
         let mut state = self.lock();
         let path = location.to_string();
+        self.trace.note(format_args!("bucket takes {} bytes #{:016x}", bytes.len(), digest(&bytes)));
         match mode {
             PutMode::Overwrite => {}
             PutMode::Create if !state.objects.contains_key(&path) => {}
@@ -482,6 +474,7 @@ impl Shared {
             Fate::Short if whole > 0 => body.truncate(at(state.rng.below(whole))),
             _ => {}
         }
+        self.trace.note(format_args!("bucket gives {} bytes #{:016x}", body.len(), digest(&body)));
         let payload = GetResultPayload::Stream(futures::stream::once(std::future::ready(Ok(body))).boxed());
         Ok(GetResult {
             payload,
@@ -534,6 +527,7 @@ impl SimBucket {
         #[allow(clippy::disallowed_methods, reason = "the store outlives the process that is simulated")]
         drop(tokio::spawn(async move {
             shared.clock.sleep(later).await;
+            shared.trace.note(format_args!("bucket stores {place} at last"));
             if let Some(object) = shared.lock().objects.get_mut(place.as_ref()) {
                 object.bytes = bytes;
             }

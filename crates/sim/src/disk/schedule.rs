@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    fmt::Display,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -11,6 +10,7 @@ use tidelog_runtime::{Lane, Rng, SeededRng};
 use tokio::time::Instant;
 
 use super::{Fault, FaultEffect, Halt, OperationKind, SimDiskConfig, files::Files};
+use crate::Trace;
 
 /// What is done after the lock is released: an answer is delivered, or dropped.
 pub(super) type Deliver = Box<dyn FnOnce() + Send>;
@@ -45,6 +45,13 @@ pub(super) struct Operation {
     pub(super) changes: bool,
 }
 
+impl Operation {
+    fn note(&self, trace: &Trace, outcome: &str) {
+        let Self { kind, path, detail, .. } = self;
+        trace.note(format_args!("{kind:?} {} {detail}: {outcome}", path.display()));
+    }
+}
+
 struct InFlight {
     operation: Operation,
     act: Act,
@@ -61,10 +68,10 @@ impl InFlight {
 }
 
 impl State {
-    pub(super) fn new(config: SimDiskConfig) -> Self {
+    pub(super) fn new(config: SimDiskConfig, trace: Trace) -> Self {
         let rng = SeededRng::new(config.seed);
         let files = Files::new(rng.fork(), config.capacity, config.tears);
-        Self::with(config, rng, files, Vec::new(), 0, Trace::default())
+        Self::with(config, rng, files, Vec::new(), 0, trace)
     }
 
     fn with(
@@ -93,9 +100,8 @@ impl State {
 
     /// What the next life finds.
     pub(super) fn reborn(&self) -> Self {
-        let mut trace = self.trace.clone();
-        trace.start = None;
-        trace.push(format_args!("reopened"));
+        let trace = self.trace.clone();
+        trace.note("reopened");
         let (config, faults) = (self.config.clone(), self.faults.clone());
         Self::with(config, self.rng.fork(), self.files.reborn(), faults, self.operations, trace)
     }
@@ -167,7 +173,7 @@ impl State {
             }
             if let Some(InFlight { operation, act }) = self.in_flight.remove(&id) {
                 let (outcome, deliver) = act(&mut self.files);
-                self.trace.push_operation(&operation, &outcome);
+                operation.note(&self.trace, &outcome);
                 deliveries.push(deliver);
             }
         }
@@ -187,7 +193,7 @@ impl State {
                 || (in_flight.is_journal_sync() && syncs_stopped);
             if in_flight.operation.changes && !stopped && self.rng.chance(1, 2) {
                 let (outcome, deliver) = (in_flight.act)(&mut self.files);
-                self.trace.push_operation(&in_flight.operation, &format!("{outcome}, unanswered"));
+                in_flight.operation.note(&self.trace, &format!("{outcome}, unanswered"));
                 unanswered.push(deliver);
             } else {
                 journal_stopped |= in_flight.is_journal_other();
@@ -200,44 +206,10 @@ impl State {
         match halt {
             Halt::PowerCut => {
                 self.files.power_cut();
-                self.trace.push(format_args!("power cut after {operations} operations"));
+                self.trace.note(format_args!("power cut after {operations} operations"));
             }
-            Halt::Kill => self.trace.push(format_args!("killed after {operations} operations")),
+            Halt::Kill => self.trace.note(format_args!("killed after {operations} operations")),
         }
         unanswered
     }
-}
-
-/// What happened, as lines of text and their hash.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Trace {
-    pub(super) lines: Vec<String>,
-    pub(super) hash: u64,
-    start: Option<Instant>,
-}
-
-impl Trace {
-    fn push_operation(&mut self, operation: &Operation, outcome: &str) {
-        let Operation { kind, path, detail, .. } = operation;
-        let now = Instant::now();
-        let elapsed_ms = now.duration_since(*self.start.get_or_insert(now)).as_millis();
-        self.push(format_args!("{elapsed_ms} ms {kind:?} {} {detail}: {outcome}", path.display()));
-    }
-
-    fn push(&mut self, line: impl Display) {
-        let line = line.to_string();
-        self.hash = hash(self.hash, line.as_bytes());
-        self.lines.push(line);
-    }
-}
-
-/// FNV-1a over words of eight bytes: to compare runs, against chance and not against malice.
-pub(super) fn hash(seed: u64, bytes: &[u8]) -> u64 {
-    let mut hash = seed ^ 0xcbf2_9ce4_8422_2325;
-    for word in bytes.chunks(8) {
-        let mut padded = [0u8; 8];
-        padded[..word.len()].copy_from_slice(word);
-        hash = (hash ^ u64::from_le_bytes(padded)).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
-    }
-    hash ^ bytes.len() as u64
 }

@@ -8,7 +8,7 @@ fn simulated<T>(test: impl AsyncFnOnce(SimBucket) -> T) -> T {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
-        let bucket = SimBucket::new(7, Arc::new(tidelog_runtime::SystemClock::new()));
+        let bucket = SimBucket::new(7, Arc::new(tidelog_runtime::SystemClock::new()), Trace::default());
         test(bucket).await
     })
 }
