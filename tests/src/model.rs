@@ -12,8 +12,11 @@
 //! newest entries are the whole list (I11). Everything is the product's, the controller's Raft included; only disk, bucket, clock
 //! and chance are not.
 //!
-//! **Does not own** several nodes, sockets, how long anything takes on a real machine, or the order in which tokio wakes tasks
-//! that wait for one `watch`, and Raft's timers, which have chance of their own: a seed decides everything else.
+//! **Does not own** several nodes, sockets, or how long anything takes on a real machine.
+//!
+//! A seed decides everything: the same seed gives the same trace, byte for byte, in every process. What could decide beside it is
+//! kept out: one thread, virtual time, no hash map's order, no `select!` that draws, Raft's chance from the seed, and watched
+//! values whose waiters wake in their order (`tidelog_runtime::watch`; tokio's own draws).
 //!
 //! Start reading at [`run`], then `lives`, `workload` and `auditor`.
 
@@ -61,9 +64,30 @@ pub struct Outcome {
     pub finding: Option<String>,
     /// How often everything happened.
     pub counts: Counts,
-    /// Everything that happened on the disk and in the bucket.
+    /// Everything that happened, in its order: operations of the disk and of the bucket, lives and their ends, what clients
+    /// do and are promised, proposals and images, the product's sleeps, and every step of the clock.
     pub trace: Vec<String>,
+    /// A hash of it.
+    pub trace_hash: u64,
 }
+
+impl Outcome {
+    /// Where another run of the same seed goes another way, with the lines before; `None` where it does not.
+    #[must_use]
+    pub fn parts_from(&self, other: &Self) -> Option<String> {
+        if self == other {
+            return None;
+        }
+        let same = self.trace.iter().zip(&other.trace).take_while(|(one, another)| one == another).count();
+        let before = self.trace[same.saturating_sub(LINES_BEFORE)..same].join("\n");
+        let line = |trace: &[String]| trace.get(same).map_or("the end", String::as_str).to_owned();
+        let (one, another) = (line(&self.trace), line(&other.trace));
+        Some(format!("{before}\nline {same} is `{one}`, and in another run `{another}`"))
+    }
+}
+
+/// Lines of a trace before the first one that differs.
+const LINES_BEFORE: usize = 12;
 
 /// How often things happened, by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

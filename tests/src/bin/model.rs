@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, reason = "what a campaign found and did is its output")]
 
 use std::{
+    collections::BTreeMap,
     process::ExitCode,
     sync::{
         Mutex,
@@ -35,9 +36,12 @@ struct Options {
     /// Steps of each client in a life.
     #[arg(long, default_value_t = Plan::default().steps)]
     steps: u64,
-    /// Prints the trace of disk and bucket.
+    /// Prints the trace.
     #[arg(long)]
     trace: bool,
+    /// Prints the hash of each seed's trace.
+    #[arg(long)]
+    hashes: bool,
     /// Runs each seed twice and compares the traces.
     #[arg(long)]
     twice: bool,
@@ -91,6 +95,7 @@ fn campaign(options: &Options) -> u64 {
     let seeds = options.seed.map_or(options.from..options.from + options.seeds, |seed| seed..seed + 1);
     let (next, findings) = (AtomicU64::new(seeds.start), AtomicU64::new(0));
     let counts = Mutex::new(Counts::default());
+    let hashes = Mutex::new(BTreeMap::new());
     std::thread::scope(|scope| {
         for _ in 0..options.jobs.clamp(1, 64) {
             scope.spawn(|| {
@@ -100,9 +105,14 @@ fn campaign(options: &Options) -> u64 {
                         return;
                     }
                     let outcome = run(seed, &plan);
-                    if options.twice && run(seed, &plan) != outcome {
+                    if options.twice
+                        && let Some(where_) = run(seed, &plan).parts_from(&outcome)
+                    {
                         findings.fetch_add(1, Ordering::Relaxed);
-                        println!("FINDING: seed {seed}: a second run is another one");
+                        println!("FINDING: seed {seed}: a second run is another one:\n{where_}");
+                    }
+                    if let Ok(mut hashes) = hashes.lock() {
+                        hashes.insert(seed, (outcome.trace_hash, outcome.trace.len()));
                     }
                     if let Some(finding) = &outcome.finding {
                         findings.fetch_add(1, Ordering::Relaxed);
@@ -125,7 +135,18 @@ fn campaign(options: &Options) -> u64 {
     }
     let all: serde_json::Map<String, serde_json::Value> =
         counts.iter().map(|(name, count)| (name.to_owned(), count.into())).collect();
+    let hashes = hashes.into_inner().unwrap_or_default();
+    if options.hashes {
+        for (seed, (hash, lines)) in &hashes {
+            println!("seed {seed}: trace {hash:016x}, {lines} lines");
+        }
+    }
+    let together: Vec<u8> = hashes.values().flat_map(|(hash, _)| hash.to_be_bytes()).collect();
+    let trace = format!("{:016x}", tidelog_sim::digest(&together));
     let seeds = seeds.end - seeds.start;
-    println!("{}", serde_json::json!({ "seeds": seeds, "findings": findings, "counts": all }));
+    println!(
+        "{}",
+        serde_json::json!({ "seeds": seeds, "findings": findings, "trace": trace, "counts": all })
+    );
     findings
 }

@@ -14,7 +14,7 @@ use tidelog_format::{
     object::Footer,
 };
 use tidelog_runtime::Clock;
-use tidelog_sim::SimClock;
+use tidelog_sim::{SimClock, Trace};
 use tidelog_testkit::{BucketObserver, SimBucket};
 use tidelog_types::{Offset, TopicId, TopicName, TopicPartition};
 
@@ -53,12 +53,13 @@ struct Seen {
 pub(crate) struct Auditor {
     clock: SimClock,
     bucket: SimBucket,
+    trace: Trace,
     seen: Arc<Mutex<Seen>>,
 }
 
 impl Auditor {
-    pub(crate) fn new(clock: SimClock, bucket: SimBucket) -> Self {
-        let auditor = Self { clock, bucket: bucket.clone(), seen: Arc::default() };
+    pub(crate) fn new(clock: SimClock, bucket: SimBucket, trace: Trace) -> Self {
+        let auditor = Self { clock, bucket: bucket.clone(), trace, seen: Arc::default() };
         bucket.observe(Some(Arc::new(auditor.clone())));
         auditor
     }
@@ -98,6 +99,7 @@ impl Auditor {
 
     /// Compares an image with the one before and with the bucket.
     fn see(&self, image: &MetadataImage) {
+        self.trace.note(format_args!("image {}", image.index));
         let mut seen = self.lock();
         seen.images += 1;
         let now = self.clock.monotonic();

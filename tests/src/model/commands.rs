@@ -11,6 +11,7 @@ use tidelog_controller::{Controller, LinearizeError};
 use tidelog_core::cluster::{Command, LogIndex, MetadataImage, Outcome};
 use tidelog_replica::{Metadata, ProposeFailure, ProposeFuture};
 use tidelog_runtime::{Clock, Rng, SeededRng};
+use tidelog_sim::{Trace, digest};
 use tidelog_testkit::SimBucket;
 use tidelog_tier::ClusterCommands;
 use tidelog_types::{Offset, OffsetRange};
@@ -31,6 +32,7 @@ pub(crate) struct Commands {
     rng: SeededRng,
     /// Proposals suffer while the bucket does.
     bucket: SimBucket,
+    trace: Trace,
     mistake: Option<Mistake>,
     seen: Arc<Mutex<Seen>>,
 }
@@ -41,9 +43,10 @@ impl Commands {
         clock: Arc<dyn Clock>,
         rng: SeededRng,
         bucket: SimBucket,
+        trace: Trace,
         mistake: Option<Mistake>,
     ) -> Self {
-        Self { controller, clock, rng, bucket, mistake, seen: Arc::default() }
+        Self { controller, clock, rng, bucket, trace, mistake, seen: Arc::default() }
     }
 
     /// The image of some seconds ago, or the oldest one seen.
@@ -58,6 +61,8 @@ impl Commands {
     }
 
     async fn carry(self, command: Command) -> Result<Outcome, ProposeFailure> {
+        let proposal = digest(&command.encode());
+        self.trace.note(format_args!("proposal {proposal:016x}: {}", name(&command)));
         let rough = !self.bucket.is_calm() && is_of_tier(&command);
         if rough && self.rng.chance(1, 20) {
             let most_ms = if self.rng.chance(1, 2) { 40_000 } else { 3_000 };
@@ -67,6 +72,7 @@ impl Commands {
             return Err(ProposeFailure::Unavailable("no leader".to_owned()));
         }
         let outcome = self.propose_with_mistake(command).await;
+        self.trace.note(format_args!("proposal {proposal:016x}: {outcome:?}"));
         if rough && self.rng.chance(1, 20) {
             return Err(ProposeFailure::Unknown("the answer was lost".to_owned()));
         }
@@ -114,6 +120,12 @@ impl Commands {
     }
 }
 
+/// The kind of a command.
+fn name(command: &Command) -> String {
+    let all = format!("{command:?}");
+    all.split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default().to_owned()
+}
+
 /// What partitions and tiering propose, each of which may be proposed again.
 const fn is_of_tier(command: &Command) -> bool {
     matches!(
@@ -140,7 +152,7 @@ impl Metadata for Commands {
         }
     }
 
-    fn watch(&self) -> tokio::sync::watch::Receiver<Arc<MetadataImage>> {
+    fn watch(&self) -> tidelog_runtime::watch::Receiver<Arc<MetadataImage>> {
         self.controller.watch()
     }
 

@@ -30,9 +30,14 @@ struct Model {
 
 /// Runs all lives.
 pub(super) async fn run(context: Context, plan: Plan) -> Outcome {
+    // Every step of the clock, and every sleep of the product, is part of the trace.
+    let trace = context.trace.clone();
+    trace.follow_clock();
+    let context = Context { clock: context.clock.traced(trace.clone()), ..context };
     let machine = Machine::new(&context, plan.mistake);
-    let auditor = Auditor::new(context.clock.clone(), machine.bucket.clone());
-    let model = Model { context, plan, machine, world: Known::new(), auditor };
+    let auditor = Auditor::new(context.clock.clone(), machine.bucket.clone(), trace.clone());
+    let world = Known::new(trace.clone());
+    let model = Model { context, plan, machine, world, auditor };
     let mut disk = model.context.disk.clone();
     if let Some(mistake) = model.plan.mistake {
         mistake.spoil(&disk);
@@ -49,9 +54,7 @@ pub(super) async fn run(context: Context, plan: Plan) -> Outcome {
     }
     // They hold one another.
     model.machine.bucket.observe(None);
-    let mut trace = disk.trace();
-    trace.extend(model.machine.bucket.trace());
-    Outcome { finding, counts, trace }
+    Outcome { finding, counts, trace: trace.lines(), trace_hash: trace.hash() }
 }
 
 impl Model {
@@ -60,6 +63,7 @@ impl Model {
             let rng = self.context.rng.fork();
             let halt = if rng.chance(1, 2) { Halt::PowerCut } else { Halt::Kill };
             let planned = self.plan_end(&rng, disk, halt);
+            self.context.trace.note(format_args!("a life that {planned}"));
             let ended = self.context.life(disk, |supervisor| self.life(rng, disk, supervisor)).await;
             self.machine.bucket.clear_trap();
             self.auditor.unfollow();
@@ -69,6 +73,7 @@ impl Model {
                 (None, Halt::PowerCut) => "lives ended by a power cut",
                 (None, Halt::Kill) => "lives ended by a kill",
             };
+            self.context.trace.note(how);
             lock(&self.world).counts.add(how, 1);
             if ended.is_none() {
                 lock(&self.world).counts.add(planned, 1);
@@ -207,6 +212,7 @@ async fn weather(machine: Machine, rng: SeededRng) {
             3..9 => (BucketManners::ROUGH, 20_000),
             _ => (BucketManners::AWAY, 9_000),
         };
+        machine.context.trace.note(format_args!("weather: {manners:?}"));
         machine.bucket.behave(manners);
         machine.context.clock.sleep(Duration::from_millis(1_000 + rng.below(most_ms))).await;
     }

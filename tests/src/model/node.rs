@@ -24,8 +24,8 @@ pub(crate) const GRACE: Duration = Duration::from_secs(8);
 /// The age at which an object that nothing names is deleted.
 pub(crate) const ORPHAN_AGE: Duration = Duration::from_secs(16);
 
-/// How long a stop may take.
-const STOP: Duration = Duration::from_secs(60);
+/// How long a stop may take: longer than proposals in a row that are late, 40 s each.
+const STOP: Duration = Duration::from_secs(200);
 
 /// What outlives a process.
 #[derive(Clone)]
@@ -42,7 +42,7 @@ pub(crate) struct Machine {
 impl Machine {
     pub(crate) fn new(context: &Context, mistake: Option<Mistake>) -> Self {
         let clock = Arc::new(context.clock.clone());
-        let bucket = SimBucket::new(context.rng.next_u64(), clock);
+        let bucket = SimBucket::new(context.rng.next_u64(), clock, context.trace.clone());
         if mistake == Some(Mistake::PutAnsweredEarly) {
             bucket.answer_early();
         }
@@ -140,6 +140,7 @@ impl Node {
             Arc::clone(&clock),
             machine.context.rng.fork(),
             machine.bucket.clone(),
+            machine.context.trace.clone(),
             machine.mistake,
         );
         let config = ReplicaConfig {

@@ -1,13 +1,13 @@
 //! Reads across both tiers, and the look at a whole partition.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, fmt, time::Duration};
 
 use tidelog_core::read_plan::Isolation;
 use tidelog_format::batch::{BatchLimits, RawBatch, split_batches};
 use tidelog_replica::{ColdError, Fetched, PartitionHandle, ReadError};
 use tidelog_types::Offset;
 
-use super::workload::{Kind, World, lock};
+use super::workload::{Kind, World, lock, note};
 
 /// How long one cold read may take.
 const COLD: Duration = Duration::from_secs(5);
@@ -16,7 +16,7 @@ const COLD: Duration = Duration::from_secs(5);
 const TRIES: u32 = 40;
 
 /// What one read gave.
-pub(crate) enum Read {
+enum Read {
     Batches {
         batches: Vec<RawBatch>,
         next: Offset,
@@ -28,8 +28,33 @@ pub(crate) enum Read {
     OutOfRange,
 }
 
+impl fmt::Display for Read {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Batches { batches, next, cold } => {
+                let from = if *cold { "the bucket" } else { "the log" };
+                write!(f, "{} batches of {from}, on to {next}", batches.len())
+            }
+            Self::AtEnd => f.write_str("the end"),
+            Self::Later(why) => write!(f, "later: {why}"),
+            Self::OutOfRange => f.write_str("out of range"),
+        }
+    }
+}
+
 /// Reads once, from whichever tier has it.
-pub(crate) async fn read(handle: &PartitionHandle, from: Offset, bytes_max: usize) -> Result<Read, String> {
+async fn read(
+    world: &World,
+    handle: &PartitionHandle,
+    from: Offset,
+    bytes_max: usize,
+) -> Result<Read, String> {
+    let found = read_once(handle, from, bytes_max).await?;
+    note(world, format_args!("{}: a read at {from}: {found}", handle.topic()));
+    Ok(found)
+}
+
+async fn read_once(handle: &PartitionHandle, from: Offset, bytes_max: usize) -> Result<Read, String> {
     let (_, fetched) = handle.read(from, bytes_max, Isolation::ReadUncommitted, true, None).await;
     let (records, cold) = match fetched {
         Ok(Fetched::Hot(records)) => (Ok(records), false),
@@ -67,7 +92,7 @@ pub(crate) async fn look(
     bytes_max: usize,
 ) -> Result<(), String> {
     let before = handle.snapshot();
-    match read(handle, from, bytes_max).await? {
+    match read(world, handle, from, bytes_max).await? {
         Read::Batches { batches, next, cold } => {
             let mut locked = lock(world);
             if batches.is_empty() && next <= from {
@@ -127,7 +152,7 @@ pub(crate) async fn look_at_all(
         if let Some(why) = handle.failure() {
             return Err(format!("I1: {name} is fenced: {why}"));
         }
-        let again = match read(handle, from, 20_000).await? {
+        let again = match read(world, handle, from, 20_000).await? {
             Read::Batches { batches, next, .. } if next > from => {
                 let mut locked = lock(world);
                 let Some(ledger) = locked.ledger(kind, handle.place().topic_id) else { return Ok(()) };

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    fmt::Display,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -12,6 +13,7 @@ use tidelog_replica::{
     ProposeFailure,
 };
 use tidelog_runtime::{Clock as _, Rng, SeededRng};
+use tidelog_sim::{Trace, digest};
 use tidelog_types::{Offset, PartitionIndex, TopicId, TopicName, TopicPartition};
 
 use super::{Counts, ledger::Ledger, node::Node, reading};
@@ -133,6 +135,7 @@ impl Topic {
 pub(crate) struct Known {
     topics: BTreeMap<Kind, Topic>,
     pub(crate) counts: Counts,
+    trace: Trace,
     now_ms: u64,
 }
 
@@ -142,10 +145,15 @@ pub(crate) fn lock(world: &World) -> MutexGuard<'_, Known> {
     world.lock().unwrap()
 }
 
+/// Makes something a part of the trace.
+pub(crate) fn note(world: &World, what: impl Display) {
+    lock(world).trace.note(what);
+}
+
 impl Known {
-    pub(crate) fn new() -> World {
+    pub(crate) fn new(trace: Trace) -> World {
         let topics = KINDS.into_iter().map(|kind| (kind, Topic::new(kind, 0))).collect();
-        Arc::new(Mutex::new(Self { topics, counts: Counts::default(), now_ms: 0 }))
+        Arc::new(Mutex::new(Self { topics, counts: Counts::default(), trace, now_ms: 0 }))
     }
 
     fn topic(&mut self, kind: Kind) -> &mut Topic {
@@ -269,6 +277,10 @@ impl Actor {
         lock(&self.world).counts.add(name, 1);
     }
 
+    fn note(&self, what: impl Display) {
+        note(&self.world, format_args!("{}: {what}", self.kind.name()));
+    }
+
     fn with<T>(&self, look: impl FnOnce(&mut Topic) -> T) -> T {
         look(lock(&self.world).topic(self.kind))
     }
@@ -309,7 +321,9 @@ impl Actor {
             ));
         }
         let trims = matches!(self.kind, Kind::Trim | Kind::Local | Kind::Cycle);
-        match self.rng.below(100) {
+        let draw = self.rng.below(100);
+        self.note(format_args!("step {draw}"));
+        match draw {
             0..45 => self.append().await,
             45..50 => self.append_again().await,
             50..76 => self.read(&handle).await,
@@ -371,9 +385,11 @@ impl Actor {
         let Some(handle) = self.handle() else { return Err("I1: the topic is not hosted".to_owned()) };
         let records = self.with(|topic| topic.ledger.sent[index].bytes.clone());
         let frame_bytes = if self.rng.chance(1, 3) { 4_000 } else { 0 };
+        self.note(format_args!("send {index} #{:016x}", digest(&records)));
         let request = AppendRequest { records, frame_bytes, acks: Acks::All, internal: false };
         match handle.append(request).await {
             Ok(appended) => {
+                self.note(format_args!("{index} is at {}", appended.base_offset));
                 self.count(if appended.duplicate { "duplicates answered" } else { "batches appended" });
                 self.with(|topic| topic.ledger.place(index, appended.base_offset, false))?;
                 self.waiting.push_back((index, appended.base_offset, appended.ack));
@@ -391,6 +407,7 @@ impl Actor {
             match tokio::time::timeout(ACK, ack.wait()).await {
                 Ok(Ok(())) => {
                     self.with(|topic| topic.ledger.place(index, at, true))?;
+                    self.note(format_args!("{index} is acknowledged at {at}"));
                     self.count("batches acknowledged");
                 }
                 Ok(Err(error)) => return Err(format!("an append has no outcome: {error}")),
@@ -404,9 +421,13 @@ impl Actor {
         let snapshot = handle.snapshot();
         let span = snapshot.high_watermark.get().saturating_sub(snapshot.log_start.get());
         let to = Offset::new(snapshot.log_start.get() + self.rng.below(span / 2 + 1)).unwrap();
+        // No producer deletes what it may have to send again: a start knows nothing of batches below the log start, as Kafka's.
+        let to = self.waiting.front().map_or(to, |(_, at, _)| to.min((*at).max(snapshot.log_start)));
         self.with(|topic| topic.ledger.log_start_asked = topic.ledger.log_start_asked.max(to));
+        self.note(format_args!("DeleteRecords to {to}"));
         match handle.delete_records(Some(to)).await {
             Ok(at) if at >= to => {
+                self.note(format_args!("the log starts at {at}"));
                 self.count("DeleteRecords");
                 self.with(|topic| topic.ledger.log_start_seen = topic.ledger.log_start_seen.max(at));
                 Ok(())
@@ -439,6 +460,7 @@ impl Actor {
         }
         self.node.settled().await?;
         self.with(|topic| topic.stage = Stage::Present);
+        self.note("made");
         self.count("topics made");
         Ok(())
     }
@@ -459,6 +481,7 @@ impl Actor {
         self.node.settled().await?;
         let kind = self.kind;
         self.with(|topic| *topic = Topic::new(kind, topic.life + 1));
+        self.note("deleted");
         self.count("topics deleted");
         Ok(())
     }

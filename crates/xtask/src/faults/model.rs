@@ -19,6 +19,12 @@ pub struct Model {
     /// One seed alone, with its trace where it finds something.
     #[arg(long)]
     seed: Option<u64>,
+    /// Runs each seed twice: the traces must be equal.
+    #[arg(long)]
+    twice: bool,
+    /// Prints the hash of each seed's trace.
+    #[arg(long)]
+    hashes: bool,
     /// Every deliberate mistake instead: each must be found within 100 seeds.
     #[arg(long)]
     mistakes: bool,
@@ -36,8 +42,12 @@ pub(super) fn run(options: &Model) -> Result<()> {
     if let Some(seed) = options.seed {
         command.args(["--seed", &seed.to_string()]);
     }
-    if options.mistakes {
-        command.arg("--mistakes");
+    for (asked, name) in
+        [(options.mistakes, "--mistakes"), (options.twice, "--twice"), (options.hashes, "--hashes")]
+    {
+        if asked {
+            command.arg(name);
+        }
     }
     if let Some(mistake) = &options.mistake {
         command.args(["--mistake", mistake]);
