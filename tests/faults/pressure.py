@@ -66,13 +66,13 @@ BUDGETS_MIB = {
 # 16 KiB, and a connection 32 KiB and the batch of 64 KiB that a fetch finds in any case.
 BASE_MIB, PARTITION_KIB, CONNECTION_KIB = 40, 16, 96
 
-MANY_TOPICS, MANY_PARTITIONS = 10, 1000
+MANY_TOPICS, QUICK_MANY_TOPICS, MANY_PARTITIONS = 10, 2, 1000
 MANY_SEGMENT_BYTES = 4096
-# So many of the partitions have a rolled segment, too: rolling and uploading all of them takes minutes.
-ROLLED, QUICK_ROLLED = 1000, 200
+# So many of the partitions have a rolled segment, too: rolling and uploading all of them takes minutes. In a quick run none has.
+ROLLED = 1000
 BIG_PARTITIONS, BIG_BYTES = 4, 32 * MIB
 BIG_BATCH_RECORDS, BIG_VALUE_BYTES = 64, 4000
-COLD_SEGMENT_BYTES = 16 * MIB
+COLD_SEGMENT_BYTES, QUICK_COLD_SEGMENT_BYTES = 16 * MIB, 4 * MIB
 FLOOD_PARTITIONS = 4
 RATE = 200
 ORDINARY_PARTITIONS = 4
@@ -160,6 +160,8 @@ class Campaign:
         self.arguments = arguments
         self.quick = arguments.quick
         self.findings = Findings()
+        self.many_topics = QUICK_MANY_TOPICS if self.quick else MANY_TOPICS
+        self.cold_segment_bytes = QUICK_COLD_SEGMENT_BYTES if self.quick else COLD_SEGMENT_BYTES
         self.windows, self.window_seconds = (1, 3.0) if self.quick else (3, arguments.seconds / 3)
         self.node = LimitedNode(arguments.binary, arguments.folder, SETTINGS, DESCRIPTORS)
         self.phases = []
@@ -188,11 +190,11 @@ class Campaign:
         begun = time.monotonic()
         admin = AdminClient(client(self.node.address, **{"socket.timeout.ms": 150_000}))
         small = {"segment.bytes": str(MANY_SEGMENT_BYTES)}
-        topics = [NewTopic(f"many-{n}", MANY_PARTITIONS, 1, config=small) for n in range(MANY_TOPICS)]
+        topics = [NewTopic(f"many-{n}", MANY_PARTITIONS, 1, config=small) for n in range(self.many_topics)]
         topics.append(NewTopic("ordinary", ORDINARY_PARTITIONS, 1))
         topics.append(NewTopic("library", ORDINARY_PARTITIONS, 1))
         topics.append(NewTopic("big", BIG_PARTITIONS, 1))
-        cold = {"segment.bytes": str(COLD_SEGMENT_BYTES), "local.retention.ms": "1000"}
+        cold = {"segment.bytes": str(self.cold_segment_bytes), "local.retention.ms": "1000"}
         topics.append(NewTopic("cold", BIG_PARTITIONS, 1, config=cold))
         short = {"segment.bytes": str(COLD_SEGMENT_BYTES), "retention.bytes": str(COLD_SEGMENT_BYTES)}
         topics.append(NewTopic("flood", FLOOD_PARTITIONS, 1, config=short))
@@ -211,20 +213,20 @@ class Campaign:
         """A batch for each partition, and a second one for some, which rolls the segment; big ones for those that are read."""
         begun, direct = time.monotonic(), Direct(self.node.port)
         batch, step = frames.batch(2, 1100), 200
-        for number in range(MANY_TOPICS):
+        for number in range(self.many_topics):
             for first in range(0, MANY_PARTITIONS, step):
                 self.ask_produce(direct, f"many-{number}", range(first, first + step), batch, 1)
         self.setup["fill_seconds"] = round(time.monotonic() - begun, 1)
         self.big_batch = frames.batch(BIG_BATCH_RECORDS, BIG_VALUE_BYTES)
         self.big_batches = (BIG_BYTES if not self.quick else BIG_BYTES // 4) // len(self.big_batch)
         # Beyond what is read a segment more, which stays active: what is read can all be uploaded.
-        extra = COLD_SEGMENT_BYTES // len(self.big_batch) + 2
+        extra = self.cold_segment_bytes // len(self.big_batch) + 2
         for topic in ("cold", "big"):
             for _ in range(self.big_batches + extra):
                 self.ask_produce(direct, topic, range(BIG_PARTITIONS), self.big_batch, 1)
-        for first in range(0, QUICK_ROLLED if self.quick else ROLLED, step):
+        for first in range(0, 0 if self.quick else ROLLED, step):
             self.ask_produce(direct, "many-0", range(first, first + step), batch, 1)
-        self.log(f"all have data, {self.setup['fill_seconds']} s for the {MANY_TOPICS * MANY_PARTITIONS} small ones")
+        self.log(f"all have data, {self.setup['fill_seconds']} s for the {self.many_topics * MANY_PARTITIONS} small ones")
 
     def wait_for_tiers(self):
         """Until what shall be cold is, and the rolled segments are in the bucket."""
@@ -256,7 +258,8 @@ class Campaign:
         """Puts pressures beside the ordinary clients, measures, and takes them away."""
         if self.findings and not self.arguments.go_on:
             return
-        self.wait_until_quiet()
+        if not self.quick:
+            self.wait_until_quiet()
         before = self.node.metrics()
         self.watch.begin_phase()
         under = [(kind, Process(pressures.run, kind, self.node.address, options)) for kind, options in kinds]
@@ -296,7 +299,7 @@ class Campaign:
             return waiting < QUIET_KB and lag == 0
 
         try:
-            wait_until(quiet, QUIET_SECONDS if not self.quick else 3, "the machine is quiet", every=0.5)
+            wait_until(quiet, QUIET_SECONDS, "the machine is quiet", every=0.5)
         except TimeoutError:
             self.log("the disk is not quiet")
 
@@ -333,7 +336,9 @@ class Campaign:
         return statistics.median(p99s) if p99s else math.nan
 
     def alone(self):
-        self.phase("alone", [("Busy", {})] * (os.cpu_count() or 2))
+        """What others are compared with; not in a quick run, which compares nothing."""
+        if not self.quick:
+            self.phase("alone", [("Busy", {})] * (os.cpu_count() or 2))
 
     def kinds(self):
         """Every pressure with its options, by the name of its phase."""
@@ -363,8 +368,8 @@ class Campaign:
         }
 
     def together(self):
-        """All at one time: 2,000 connections in all."""
-        sizes = {"Chatty": 1000, "HalfFrames": 100, "SlowReaders": 300}
+        """All at one time: 2,000 connections in all, or 1,400 in a quick run."""
+        sizes = {"Chatty": 1000, "HalfFrames": 100, "SlowReaders": 100 if self.quick else 300}
         found = []
         for kinds in self.kinds().values():
             found += [(kind, {**options, "connections": sizes.get(kind, options["connections"])}) for kind, options in kinds]

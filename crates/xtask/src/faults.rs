@@ -112,7 +112,8 @@ pub fn verify() -> Result<()> {
     prove(&Prove { mistakes: vec!["ack-before-write".to_owned()], seed: 1 })?;
     kill(&Kill { kills: VERIFY_KILLS, seed: 1, folder: None })?;
     bucket::verify()?;
-    disk::verify()
+    disk::verify()?;
+    pressure::verify()
 }
 
 fn kill(options: &Kill) -> Result<()> {
