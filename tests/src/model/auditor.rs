@@ -37,6 +37,9 @@ struct Seen {
     named: BTreeMap<TopicPartition, Named>,
     /// Since when what was named is named no more.
     dropped: BTreeMap<String, Duration>,
+    /// Keys that were deleted when it was time. A key is never written again on purpose: what a put that comes late leaves there
+    /// may go with a deletion that comes as late.
+    spent: BTreeSet<String>,
     /// Since when topics are gone, by the folder of their keys.
     gone: BTreeMap<String, Duration>,
     /// Objects whose footer was compared with their entry.
@@ -127,8 +130,9 @@ impl BucketObserver for Auditor {
         let age = written.map_or(Duration::MAX, |written| Duration::from_millis(wall.millis_since(written)));
         let mut seen = self.lock();
         seen.deletions += 1;
-        if let Some(why) = seen.judge(key, now, age) {
-            seen.finding.get_or_insert(why);
+        match seen.judge(key, now, age) {
+            Some(why) => drop(seen.finding.get_or_insert(why)),
+            None => drop(seen.spent.insert(key.to_owned())),
         }
     }
 }
@@ -138,6 +142,9 @@ impl Seen {
     fn judge(&self, key: &str, now: Duration, age: Duration) -> Option<String> {
         if self.named.values().any(|named| named.keys.contains(key)) {
             return Some(format!("I9: {key} is deleted while it is named"));
+        }
+        if self.spent.contains(key) {
+            return None;
         }
         let enough = |waited: Duration, asked: Duration| waited + TICKS >= asked;
         if let Some(dropped) = self.dropped.get(key) {
