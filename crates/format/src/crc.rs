@@ -75,8 +75,8 @@ const POWERS: [u32; 67] = {
     powers
 };
 
-/// The product of two polynomials over GF(2), modulo the polynomial. Without branches: a table or a search of the bits costs more
-/// than these 32 steps, and the library's matrices a hundred times as much, for every batch that is appended.
+/// The product of two polynomials over GF(2), modulo the polynomial. Without branches, in 32 steps for each bit of
+/// a length: the library's matrices were a tenth of the CPU of batches of 16 KiB, each of which is combined twice.
 const fn multiply(one: u32, other: u32) -> u32 {
     let (mut product, mut other) = (0, other);
     let mut bit = 32;

@@ -292,8 +292,8 @@ mod tests {
             queue.push(entry(&two, 20 + sequence, 250_000));
         }
         let fair = RoundMax { bytes: 4 << 20, large: SHARE, one_large: true };
-        let rounds: Vec<u64> = (0..6).flat_map(|_| taken(&queue, fair).0).collect();
-        assert_eq!(rounds, [11, 21, 12, 22, 13, 23]);
+        let rounds: Vec<Vec<u64>> = (0..6).map(|_| taken(&queue, fair).0).collect();
+        assert_eq!(rounds, [[11], [21], [12], [22], [13], [23]]);
         let full = RoundMax { bytes: 1000, large: u64::MAX, one_large: true };
         queue.push(entry(&one, 30, 5000));
         queue.push(entry(&two, 31, 10));

@@ -7,7 +7,6 @@ use std::{fs::File, io, ops::Range, os::unix::fs::FileExt, sync::Arc};
 use bytes::Bytes;
 use futures::StreamExt;
 use object_store::{GetOptions, GetRange, GetResultPayload, ObjectMeta, ObjectStore};
-
 use tidelog_runtime::{Buffers, DirectIo};
 use tokio::runtime::Handle;
 
