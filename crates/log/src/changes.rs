@@ -67,7 +67,7 @@ impl Engine {
         })
     }
 
-    /// Refuses appends from here on, over restarts, until the owner cuts or resets the log.
+    /// Refuses appends from here on, over restarts, until the owner cuts the log.
     pub(crate) async fn fence(&self, partition: &Partition, why: &str) -> Result<(), LogFailure> {
         self.check()?;
         let _files = partition.files.lock().await;
@@ -108,7 +108,8 @@ impl Engine {
         }
         if to < floor {
             // Nothing of what stays is served: the log is empty at its start.
-            return self.reset_holding(partition, &mut files, floor).await;
+            self.reset_holding(partition, &mut files, floor).await?;
+            return self.lift(partition).await;
         }
         let (ticket, to, freed, unwritten, was_fenced) = {
             let mut state = partition.lock();
@@ -128,12 +129,43 @@ impl Engine {
         self.pool.forget_batches(partition);
         self.synced(ticket).await?;
         if was_fenced {
-            let lifted = fence::lift(self, partition.place).await;
-            lifted.map_err(|error| self.fail_partition(partition, "lift fence", error))?;
+            self.lift(partition).await?;
         }
         let cut = files.truncate(self, partition, to).await;
         tracing::info!(place = %partition.place, offset = %to, "log truncated");
         cut.map_err(|error| self.fail_partition(partition, "truncate", error))
+    }
+
+    /// Segments of what is lost go out of the list, and out of the checkpoint that the next start compares the files with.
+    pub(crate) async fn give_up_lost(self: &Arc<Self>, partition: &Arc<Partition>) -> Result<(), LogFailure> {
+        self.check()?;
+        {
+            let mut files = partition.files.lock().await;
+            let lost = {
+                let mut state = partition.lock();
+                if state.deleted {
+                    return Err(LogFailure::Deleted);
+                }
+                std::mem::take(&mut state.lost)
+            };
+            let is_lost = |segment: &Arc<Segment>| lost.iter().any(|hole| hole.base == segment.base);
+            let segments = partition.segments.load_full();
+            let (gone, left): (Vec<_>, Vec<_>) = segments.iter().cloned().partition(is_lost);
+            if gone.is_empty() {
+                return Ok(());
+            }
+            partition.segments.store(Arc::new(left));
+            let removed = files.remove_oldest(self, partition, &gone).await;
+            removed.map_err(|error| self.fail_partition(partition, "remove segments", error))?;
+        }
+        checkpoint::take(self, false).await
+    }
+
+    /// Lifts a fence, durably.
+    async fn lift(&self, partition: &Partition) -> Result<(), LogFailure> {
+        partition.lock().fenced = None;
+        let lifted = fence::lift(self, partition.place).await;
+        lifted.map_err(|error| self.fail_partition(partition, "lift fence", error))
     }
 
     pub(crate) async fn reset(&self, partition: &Arc<Partition>, start: Offset) -> Result<(), LogFailure> {
@@ -148,27 +180,23 @@ impl Engine {
         files: &mut Files,
         start: Offset,
     ) -> Result<(), LogFailure> {
-        let (ticket, freed, unwritten, was_fenced) = {
+        let (ticket, freed, unwritten) = {
             let mut state = partition.lock();
             if state.deleted {
                 return Err(LogFailure::Deleted);
             }
-            let was_fenced = state.fenced.is_some();
+            let fenced = state.fenced.take();
             let (freed, unwritten) = state.tail.clear();
             let (config, cut) = (state.config.clone(), state.cut);
             let tail = std::mem::take(&mut state.tail);
             let aging = state.aging;
-            *state = State { cut: cut + 1, tail, aging, ..State::empty(config, start) };
-            (self.push(partition, &state, Request::Reset(start)), freed, unwritten, was_fenced)
+            *state = State { cut: cut + 1, tail, aging, fenced, ..State::empty(config, start) };
+            (self.push(partition, &state, Request::Reset(start)), freed, unwritten)
         };
         let old = partition.segments.swap(Arc::new(Vec::new()));
         self.pool.forget(freed, unwritten);
         self.pool.forget_batches(partition);
         self.synced(ticket).await?;
-        if was_fenced {
-            let lifted = fence::lift(self, partition.place).await;
-            lifted.map_err(|error| self.fail_partition(partition, "lift fence", error))?;
-        }
         for segment in old.iter() {
             self.descriptors.forget(&segment.path(segment::LOG));
             self.descriptors.forget(&segment.path(segment::INDEX));
@@ -247,6 +275,7 @@ impl Engine {
             let segments = partition.segments.load_full();
             let Some((count, start)) = below(&segments, start) else { return Ok(()) };
             state.local_log_start = start;
+            state.lost.retain(|hole| hole.end > start);
             partition.segments.store(Arc::new(segments[count..].to_vec()));
             (self.push(partition, &state, Request::LocalLogStart(start)), segments[..count].to_vec())
         };

@@ -96,10 +96,12 @@ pub struct RecoveryReport {
     pub cut_to: Offset,
     /// Batches played from the journal.
     pub batches_played: u64,
-    /// Set where acknowledged records are missing or damaged: the log ends before them and takes no append.
+    /// Set where the journal lost acknowledged records, an earlier start did, or a batch that producers' states need cannot be
+    /// read: the log ends before what is lost and takes no append.
     pub fenced: Option<std::sync::Arc<str>>,
-    /// Segments below the log end whose file is gone or is not as long as it was. They are quarantined: a read of them is
-    /// [`crate::ReadError::Corrupt`]. Whoever knows another copy decides whether the partition may go on.
+    /// Ascending: what is gone or damaged in the files. Below the log end it is quarantined: a read of it is
+    /// [`crate::ReadError::Corrupt`]. Behind the log end only the last range lies, and then the log takes no append. Whoever
+    /// knows another copy decides whether the partition may go on.
     pub lost: Vec<OffsetRange>,
 }
 

@@ -56,6 +56,8 @@ pub(crate) struct State {
     /// Counts truncations and resets, so that the completion of an older round moves nothing.
     pub(crate) cut: u64,
     pub(crate) fenced: Option<Arc<str>>,
+    /// Ascending: what the start found missing, as far as it is still in the log.
+    pub(crate) lost: Vec<OffsetRange>,
     pub(crate) deleted: bool,
     /// Whether the partition waits in the queue of those to write behind by age.
     pub(crate) aging: bool,
@@ -276,15 +278,29 @@ impl PartitionLog {
         }
     }
 
-    /// Why the partition takes no append, where rot took acknowledged records. [`PartitionLog::truncate`] to its log end or
-    /// [`PartitionLog::reset`] lifts it, once the owner has decided what becomes of them.
+    /// Why the partition takes no append, where rot took acknowledged records. [`PartitionLog::truncate`] lifts it, once the
+    /// owner has decided what becomes of them.
     #[must_use]
     pub fn fenced(&self) -> Option<Arc<str>> {
         self.partition.lock().fenced.clone()
     }
 
-    /// Refuses appends from here on, over restarts, until [`PartitionLog::truncate`] or [`PartitionLog::reset`] lifts it: the
-    /// owner found that acknowledged records are gone, and nobody has them.
+    /// What the start found missing ([`crate::RecoveryReport::lost`]) and is still in the log, ascending.
+    #[must_use]
+    pub fn lost(&self) -> Vec<OffsetRange> {
+        self.partition.lock().lost.clone()
+    }
+
+    /// Takes what is lost out of the log for good, durably: a read goes on behind it as if there had never been anything.
+    ///
+    /// # Errors
+    /// The log failed; after a restart the loss may be found again.
+    pub async fn give_up_lost(&self) -> Result<(), LogFailure> {
+        self.engine.give_up_lost(&self.partition).await
+    }
+
+    /// Refuses appends from here on, over restarts, until [`PartitionLog::truncate`] lifts it: the owner found that
+    /// acknowledged records are gone, and nobody has them.
     ///
     /// # Errors
     /// The log failed; the partition is fenced, and after a restart it may not be.
@@ -416,7 +432,7 @@ impl PartitionLog {
     }
 
     /// Removes everything and starts anew at `start`, durably. Log start and local log start become `start`, which may lie
-    /// below or above what was there. Lifts a fence.
+    /// below or above what was there. A fence stays: what was lost may lie above `start`.
     ///
     /// # Errors
     /// The log failed; after a restart the reset may or may not have happened.
@@ -488,6 +504,7 @@ impl State {
             producers_from: Offset::ZERO,
             cut: 0,
             fenced: None,
+            lost: Vec::new(),
             deleted: false,
             aging: false,
         }
@@ -497,6 +514,7 @@ impl State {
     pub(crate) fn cut_to(&mut self, to: Offset) {
         self.cut += 1;
         self.fenced = None;
+        self.lost.retain(|hole| hole.base < to);
         self.producers_from = Offset::ZERO;
         self.log_end = to;
         self.written_end = self.written_end.min(to);

@@ -265,14 +265,15 @@ impl Recovery {
                 let directory = &engine.config.directory;
                 engine.disk.sync_dir(directory).await.map_err(failed("sync", directory))?;
             }
-            fence::lift(engine, place).await.map_err(io)?;
+            // A fence outlives a reset: it may be younger.
             if replay.deleted {
+                fence::lift(engine, place).await.map_err(io)?;
                 return Ok(None);
             }
         }
         let earlier = fence::read(engine, place).await.map_err(io)?;
-        let mut fenced = replay.fenced.clone().or_else(|| earlier.clone());
-        let found = match replay.reset {
+        let fenced = replay.fenced.clone().or_else(|| earlier.clone());
+        let mut found = match replay.reset {
             Some(_) => Contents::default(),
             None if exists => {
                 Contents::cut(engine, &self.checkpoint, place, &folder, replay).await.map_err(io)?
@@ -280,28 +281,32 @@ impl Recovery {
             None => Contents::default(),
         };
         // The files end where the checkpoint says, or acknowledged records are gone.
-        let held = found.segments.last().map_or(replay.local_log_start, |last| last.content().end);
-        let expected = replay.cut.max(replay.local_log_start);
-        let end = expected.min(held);
-        if end < expected {
-            let why = format!("records in [{end}, {expected}) are missing or damaged on disk");
+        let missing = found.take_missing_end(engine, &self.checkpoint, place, &folder, replay).await;
+        let missing = missing.map_err(io)?;
+        let (mut end, lost, mut held) =
+            (replay.cut.max(replay.local_log_start), found.lost.clone(), fenced.clone());
+        if let Some(range) = missing {
+            let why = format!("records in [{}, {}) are missing or damaged on disk", range.base, range.end);
             tracing::error!(place = %place, why, "partition fenced");
-            fenced = Some(Arc::from(why.as_str()));
+            held = held.or(Some(Arc::from(why)));
+            found.lost.push(range);
+            end = range.base;
         }
-        if let Some(why) = fenced.as_ref().filter(|why| earlier.as_ref() != Some(why)) {
+        if let Some(why) = held.as_ref().filter(|why| earlier.as_ref() != Some(why)) {
             fence::write(engine, place, why).await.map_err(io)?;
         }
         let state = State {
             log_start: replay.log_start,
             local_log_start: replay.local_log_start,
             epochs: found.epochs.clone(),
-            fenced: fenced.clone(),
+            fenced: held,
+            lost,
             ..State::empty(PartitionConfig::default(), end)
         };
         let report = RecoveryReport { cut_to: end, batches_played: 0, fenced, lost: found.lost };
         let folder_state = FoundFolder {
             exists: exists && replay.reset.is_none(),
-            active: found.segments.last().cloned(),
+            active: found.segments.last().filter(|last| last.quarantined().is_none()).cloned(),
             snapshots: found.snapshots.clone(),
             epochs: found.saved_epochs,
             changed: found.changed,
@@ -335,10 +340,6 @@ impl Recovery {
             let survives =
                 replay.survivors.binary_search_by_key(&body.position, |survivor| survivor.position).is_ok();
             let Some(target) = restored.get_mut(&body.place).filter(|_| survives) else { continue };
-            // Nothing follows what is missing on disk.
-            if target.report.fenced.is_some() && target.report.cut_to < replay.cut {
-                continue;
-            }
             target.report.batches_played += 1;
             bytes += body.batch.size();
             pending.entry(body.place).or_default().push(tail_batch(body));
@@ -449,11 +450,16 @@ impl Recovery {
     }
 
     /// Snapshots from the newest to the oldest until one can be read, and else every batch that is here. Without the batches
-    /// behind it a state is worse than none: retries of what it lacks would be taken for new records.
+    /// behind it a state is worse than none: retries of what it lacks would be taken for new records. So none counts below
+    /// what is `lost`, and the batches behind that are all.
     async fn producers(&self, log: &PartitionLog, snapshots: &[Offset]) -> Producers {
-        let end = log.partition.lock().log_end;
+        let (end, whole_from) = {
+            let state = log.partition.lock();
+            (state.log_end, state.lost.last().map_or(Offset::ZERO, |hole| hole.end))
+        };
+        let snapshots = snapshots.iter().rev().copied().filter(|offset| (whole_from..=end).contains(offset));
         let mut snapshot = None;
-        for offset in snapshots.iter().rev().copied().filter(|offset| *offset <= end) {
+        for offset in snapshots {
             match self.read_snapshot(log, offset).await {
                 Ok(bytes) => {
                     snapshot = Some((offset, bytes));
@@ -464,7 +470,7 @@ impl Recovery {
                 }
             }
         }
-        let from = snapshot.as_ref().map_or(Offset::ZERO, |(offset, _)| *offset);
+        let from = snapshot.as_ref().map_or(whole_from, |(offset, _)| *offset);
         let read = if from < end { log.batch_headers(from).await } else { Ok(Vec::new()) };
         match read {
             Ok(replay) => Producers { snapshot, replay, failed: None },

@@ -3,9 +3,10 @@
 //! **Owns** what an operator is shown of a fence, and its lifting. **Does not own** when a partition is fenced, which is the
 //! log's.
 //!
-//! What is below the log's end stays, and is read as before: from local disk, or from the bucket where that has it. What was
-//! acknowledged at or above the end is gone, and nobody knows how much that was. Its offsets are given to new records, in the
-//! leader epoch of this start, which is newer than that of all that is gone: consumers can tell by it.
+//! What is left stays, and is read as before: from local disk, or from the bucket where that has it. Of a hole with records
+//! behind it these keep their offsets, and those of the hole are of no record any more once the fence is lifted. Where
+//! nothing is left behind the loss, the log ends before it, and nobody knows how much that was. These offsets are given to new
+//! records, in the leader epoch of this start, which is newer than that of all that is gone: consumers can tell by it.
 
 use std::sync::Arc;
 
@@ -23,8 +24,11 @@ pub struct Fence {
     pub why: Arc<str>,
     /// Where the local log begins.
     pub local_log_start: Offset,
-    /// Where the log ends, and goes on once the fence is lifted: what was acknowledged from here on is lost.
+    /// Where the loss begins.
     pub lost_from: Offset,
+    /// One past it, where records are left behind it. `None`: the log ends where the loss begins, and goes on there once the
+    /// fence is lifted.
+    pub lost_to: Option<Offset>,
 }
 
 /// Why a fence was not lifted.
@@ -64,11 +68,17 @@ impl PartitionHandle {
         let log = &self.inner.log;
         let why = log.fenced()?;
         let offsets = log.offsets();
-        Some(Fence { why, local_log_start: offsets.local_log_start, lost_from: offsets.log_end })
+        let snapshot = self.inner.snapshot();
+        let floor =
+            if snapshot.tiered { snapshot.tiered_end.max(snapshot.log_start) } else { snapshot.log_start };
+        let holes: Vec<_> = log.lost().into_iter().filter(|hole| hole.end > floor).collect();
+        let lost_from = holes.first().map_or(offsets.log_end, |hole| hole.base.max(floor));
+        let lost_to = holes.last().map(|hole| hole.end);
+        Some(Fence { why, local_log_start: offsets.local_log_start, lost_from, lost_to })
     }
 
-    /// Lifts the fence, durably, so that the log goes on at its end: an operator's decision, which names the loss that
-    /// [`PartitionHandle::fence`] shows and so accepts it. Answers the fence that was.
+    /// Lifts the fence, durably, so that the log goes on at its end: an operator's decision, which names where the loss that
+    /// [`PartitionHandle::fence`] shows begins, and so accepts it. Answers the fence that was.
     ///
     /// # Errors
     /// Why not.
@@ -83,14 +93,16 @@ impl PartitionHandle {
         if lost_from != accepted {
             return Err(LiftFenceError::AnotherLoss { lost_from, accepted });
         }
-        partition.log.truncate(lost_from).await?;
+        let end = fence.lost_to.map_or(lost_from, |_| partition.log.offsets().log_end);
+        partition.log.give_up_lost().await?;
+        partition.log.truncate(end).await?;
         partition.shared.metrics.fenced_partitions.sub(1);
         let log_end = partition.log.offsets().log_end;
         warn!(
-            partition = %partition.place, topic = %partition.topic, why = %fence.why, %lost_from,
+            partition = %partition.place, topic = %partition.topic, why = %fence.why, %lost_from, lost_to = ?fence.lost_to,
             "an operator lifted a fence: records that were acknowledged from this offset on are lost"
         );
-        if log_end < lost_from {
+        if log_end < end {
             let error = LiftFenceError::CutBelow { log_end, accepted };
             partition.fail(&error.to_string(), false);
             return Err(error);

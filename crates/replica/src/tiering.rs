@@ -12,7 +12,7 @@ use tidelog_core::{
 use tidelog_format::batch::BatchHeader;
 use tidelog_log::{LogFailure, ReadError as LogReadError, SegmentSummary};
 use tidelog_types::{LeaderEpoch, Offset, OffsetRange, limits::BATCH_HEADER_BYTES};
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::{
     DeleteRecordsError, ProposeFailure, TieringError,
@@ -145,7 +145,8 @@ impl PartitionHandle {
     }
 
     /// The stored form of the producer state with every batch below `end` taken in and none from there on. Uploads ask for
-    /// ascending ends; the first after a start begins at what local disk holds. Producers that have expired by now are left out.
+    /// ascending ends; the first after a start begins at what local disk holds, and behind what is damaged there and in the
+    /// bucket. Producers that have expired by now are left out.
     ///
     /// # Errors
     /// The batches up to `end` cannot be read.
@@ -165,7 +166,17 @@ impl PartitionHandle {
             .filter(|(at, _)| *at <= end && *at >= start)
             .unwrap_or_else(|| (start, Producers::new(limits)));
         while at < end {
-            let read = partition.log.read(at, CATCH_UP_BYTES, end, true).await.map_err(not_read)?;
+            let read = match partition.log.read(at, CATCH_UP_BYTES, end, true).await {
+                Err(error @ LogReadError::Corrupt { .. }) if at < snapshot.tiered_end.min(end) => {
+                    warn!(
+                        partition = %partition.place, topic = %partition.topic, offset = %at, %error,
+                        "uploads leave out the producers of batches that are damaged here"
+                    );
+                    (at, producers) = (snapshot.tiered_end.min(end), Producers::new(limits));
+                    continue;
+                }
+                read => read.map_err(not_read)?,
+            };
             if read.next <= at {
                 return Err(TieringError::NotReadable { offset: at });
             }

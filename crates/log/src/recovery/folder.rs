@@ -4,6 +4,8 @@
 //!  recorded   | a | b | c | d |          the checkpoint's segments below the cut
 //!  found      | a |   | c | d | e |      d holds the end and is walked; e lies above and goes
 //!                  ^ lost: it stays in the list, quarantined, so that nobody reads over the hole
+//!
+//! Files that end below the cut leave a hole as well, and what the journal holds follows behind it.
 //! ```
 
 use std::{
@@ -89,7 +91,6 @@ impl Contents {
                 contents.changed = true;
             }
         }
-        // Where the files end too early, the caller fences: only a hole below what is there is told here.
         if let Some((last, bytes)) = listing.segments.pop_last() {
             contents.take_sealed(&at, &listing.segments, &recorded, last);
             contents.take_last(&at, last, bytes, recorded.get(&last), replay).await?;
@@ -104,6 +105,53 @@ impl Contents {
         }
         contents.read_epochs(&at, replay).await?;
         Ok(contents)
+    }
+
+    /// Where the files end below what was durable. Answers what is missing where the log ends there; where the journal goes on
+    /// behind it, a quarantined segment stands for it, so that these records keep their places. Whoever knows another copy
+    /// decides what becomes of either.
+    pub(super) async fn take_missing_end(
+        &mut self,
+        engine: &Engine,
+        checkpoint: &Checkpoint,
+        place: TopicPartition,
+        folder: &Path,
+        replay: &Replay,
+    ) -> io::Result<Option<OffsetRange>> {
+        let last = self.segments.last();
+        let base = last.map_or(replay.local_log_start, |last| last.content().end);
+        let end = replay.cut.max(replay.local_log_start);
+        if base >= end {
+            return Ok(None);
+        }
+        if replay.survivors.is_empty() {
+            return Ok(Some(OffsetRange { base, end }));
+        }
+        if let Some(last) = last {
+            let intervals = last.content().intervals.clone().unwrap_or_default();
+            index_file::replace(engine, last, &intervals, true).await?;
+            last.content_mut().sealed = true;
+            engine.note_loaded(last);
+            self.changed = true;
+        }
+        let mut content = Content::listed(0, end, engine.clock.wall());
+        for (_, record) in
+            recorded(checkpoint, place, replay).into_iter().filter(|(_, it)| it.range.end > base)
+        {
+            let here = last.filter(|last| last.base == record.range.base);
+            content.bytes += record.bytes.saturating_sub(here.map_or(0, |last| last.content().bytes));
+            content.max_timestamp = content.max_timestamp.max(record.max_timestamp);
+            content.created = content.created.min(record.created);
+        }
+        // A checkpoint passes over what is empty or not known, and the next start is to find this again.
+        (content.bytes, content.known) = (content.bytes.max(1), true);
+        let why = format!("records in [{base}, {end}) are missing or damaged on disk");
+        tracing::error!(place = %place, segment = %base, end = %end, why, "segment quarantined");
+        let hole = Segment::new(place, folder, base, content);
+        hole.quarantine(&why);
+        self.segments.push(Arc::new(hole));
+        self.lost.push(OffsetRange { base, end });
+        Ok(None)
     }
 
     /// The segments below `last`, from their lengths and the checkpoint's record alone.

@@ -205,10 +205,11 @@ impl ReplicaManager {
         let log = found.log.clone();
         log.set_config(settings.log_config());
         let first = first_local_offset(placed.image);
-        let offsets = log.offsets();
-        let producers = if offsets.log_end < first {
+        let log_end = log.offsets().log_end;
+        let floor = if placed.image.tiered { first } else { log.offsets().log_start };
+        let producers = if log_end < first {
             warn!(
-                partition = %placed.place, topic = %placed.topic.name, log_end = %offsets.log_end, start = %first,
+                partition = %placed.place, topic = %placed.topic.name, %log_end, start = %first,
                 "the local log ends below what the bucket holds; it begins anew there"
             );
             log.reset(first).await?;
@@ -224,9 +225,11 @@ impl ReplicaManager {
         if placed.image.tiered && placed.image.log_start > log.offsets().log_start {
             log.set_log_start(placed.image.log_start).await?;
         }
-        let floor = if placed.image.tiered { first } else { log.offsets().log_start };
         if let Some(why) = lost_for_good(&found.report.lost, floor) {
             log.fence(&why).await?;
+        } else if found.report.fenced.is_none() && log.fenced().is_some() {
+            info!(partition = %placed.place, topic = %placed.topic.name, "what is missing here is not needed, or in the bucket");
+            log.truncate(log.offsets().log_end).await?;
         }
         let (producers, unknown) = match producers {
             Ok(producers) => (producers, None),
@@ -268,7 +271,8 @@ impl ReplicaManager {
                 (Offset::ZERO, Producers::new(settings.producers), local)
             }
             None => {
-                if found.log.offsets().local_log_start > placed.image.log_start {
+                let is_whole = found.report.lost.is_empty();
+                if !is_whole || found.log.offsets().local_log_start > placed.image.log_start {
                     self.warn_of_lost_producers(placed, found, "no producer snapshot can be read");
                 }
                 (Offset::ZERO, Producers::new(settings.producers), Cow::Borrowed(&found.replay))

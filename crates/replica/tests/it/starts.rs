@@ -185,3 +185,132 @@ fn a_fence_is_lifted_by_whoever_names_the_loss_and_stays_lifted() {
             .unwrap();
     });
 }
+
+/// The only segment file of a node's one partition.
+fn segment_file(disk: &tidelog_sim::SimDisk) -> std::path::PathBuf {
+    let mut files =
+        disk.paths().into_iter().filter(|path| path.extension().is_some_and(|kind| kind == "log"));
+    let file = files.next().unwrap();
+    assert_eq!(files.next(), None);
+    file
+}
+
+/// A partition with three records in a segment that is damaged, and two more that only the journal has.
+async fn journal_behind_damage(
+    context: &tidelog_sim::Context,
+    bucket: Option<&Bucket>,
+) -> tidelog_sim::SimDisk {
+    let disk = context.disk.clone();
+    let written = async |supervisor| {
+        let node = Node::start(context, &disk, supervisor).await;
+        let local = [LOCAL];
+        let partition = node.create_topic("t", 1, if bucket.is_some() { &[] } else { &local }).await;
+        append_all(&partition, produced(9, 0, 0, 3)).await;
+        partition.roll().await.unwrap();
+        if let Some(bucket) = bucket {
+            assert_eq!(bucket.upload(&node, &partition, 1).await, 3);
+        }
+        node.stop().await;
+    };
+    context.life(&disk, written).await.unwrap();
+    let journaled = async |supervisor| {
+        let node = Node::start(context, &disk, supervisor).await;
+        append_all(&node.partition("t"), sent(values(&["d", "e"]))).await;
+    };
+    context.life(&disk, journaled).await.unwrap();
+    let disk = disk.kill();
+    disk.flip_bit(&segment_file(&disk), 100, 3).unwrap();
+    disk
+}
+
+// Found by the campaign of flipped bits: the local log began anew where the bucket ends, and what the journal held behind that
+// was gone.
+#[test]
+fn what_the_journal_holds_survives_damage_of_what_the_bucket_holds() {
+    run(41, |context| async move {
+        let bucket = Bucket::new();
+        let disk = journal_behind_damage(&context, Some(&bucket)).await;
+        for expected in 5..7 {
+            let found = async |supervisor| {
+                let node = Node::start(&context, &disk, supervisor).await;
+                node.replica.set_cold_reader(bucket.clone());
+                let partition = node.partition("t");
+                assert_eq!((node.started.reset, partition.fence()), (0, None));
+                assert_eq!(read_values(&partition, 3).await[..2], numbered(3, &["d", "e"]));
+                let records =
+                    partition.read_cold(offset(0), offset(3), 1_000, true, crate::node::DEADLINE).await;
+                assert_eq!(records.unwrap().next, offset(3), "the bucket has them");
+                assert_eq!(append_all(&partition, sent(values(&["f"]))).await, expected);
+                partition.roll().await.unwrap();
+                assert_eq!(bucket.upload(&node, &partition, expected).await, expected + 1);
+                partition.producer_snapshot_at(offset(expected + 1)).await.unwrap();
+                node.stop().await;
+            };
+            context.life(&disk, found).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn what_the_journal_holds_behind_what_is_nowhere_is_read_and_stays_when_the_loss_is_accepted() {
+    run(42, |context| async move {
+        let disk = journal_behind_damage(&context, None).await;
+        let accepted = async |supervisor| {
+            let node = Node::start(&context, &disk, supervisor).await;
+            let partition = node.partition("t");
+            let fence = partition.fence().unwrap();
+            assert_eq!((fence.lost_from, fence.lost_to), (offset(0), Some(offset(3))));
+            assert_eq!(read_values(&partition, 3).await, numbered(3, &["d", "e"]));
+            append(&partition, sent(values(&["f"])), Acks::All).await.unwrap_err();
+            assert_eq!(partition.lift_fence(offset(0)).await.unwrap(), fence);
+            assert_eq!(append_all(&partition, sent(values(&["f"]))).await, 5);
+            assert_eq!(read_values(&partition, 0).await, numbered(3, &["d", "e", "f"]), "over the hole");
+        };
+        context.life(&disk, accepted).await.unwrap();
+        let disk = disk.kill();
+        let after = async |supervisor| {
+            let node = Node::start(&context, &disk, supervisor).await;
+            let partition = node.partition("t");
+            assert_eq!(partition.fence(), None);
+            assert_eq!(read_values(&partition, 0).await, numbered(3, &["d", "e", "f"]));
+        };
+        context.life(&disk, after).await.unwrap();
+    });
+}
+
+#[test]
+fn a_log_that_lost_more_than_the_bucket_holds_is_fenced_where_the_bucket_ends() {
+    use tidelog_runtime::Disk;
+    for more in [0, 2] {
+        run(43, |context| async move {
+            let (disk, bucket) = (context.disk.clone(), Bucket::new());
+            let written = async |supervisor| {
+                let node = Node::start(&context, &disk, supervisor).await;
+                let partition = node.create_topic("t", 1, &[]).await;
+                append_all(&partition, sent(values(&["a", "b", "c"]))).await;
+                partition.roll().await.unwrap();
+                assert_eq!(bucket.upload(&node, &partition, 1).await, 3);
+                if more > 0 {
+                    append_all(&partition, sent(values(&["d", "e"]))).await;
+                }
+                node.stop().await;
+            };
+            context.life(&disk, written).await.unwrap();
+            for path in disk.paths().iter().filter(|path| path.extension().is_some_and(|kind| kind == "log"))
+            {
+                disk.remove_file(path).await.unwrap();
+            }
+            for life in 0..2 {
+                let found = async |supervisor| {
+                    let node = Node::start(&context, &disk, supervisor).await;
+                    let partition = node.partition("t");
+                    assert_eq!(node.started.reset, usize::from(life == 0));
+                    let fence = partition.fence().map(|fence| (fence.lost_from, fence.lost_to));
+                    assert_eq!(fence, (more > 0).then_some((offset(3), None)), "life {life}");
+                    node.stop().await;
+                };
+                context.life(&disk, found).await.unwrap();
+            }
+        });
+    }
+}

@@ -81,13 +81,14 @@ pub(crate) async fn run(verb: Verb) -> Result<ExitCode> {
 }
 
 fn show_fences(found: &Value) -> Result<()> {
-    let mut table = Table::new(&["TOPIC", "PARTITION", "LOCAL START", "LOST FROM", "WHY"]);
+    let mut table = Table::new(&["TOPIC", "PARTITION", "LOCAL START", "LOST FROM", "LOST TO", "WHY"]);
     for fence in elements(&found["fences"]) {
         table.row([
             text(&fence["topic"]),
             text(&fence["partition"]),
             text(&fence["local_log_start"]),
             text(&fence["lost_from"]),
+            text(&fence["lost_to"]),
             text(&fence["why"]),
         ]);
     }

@@ -200,7 +200,7 @@ async fn lift_one(replicas: ReplicaManager, lift: LiftFence) -> Result<Value, Ad
 fn fence_document(partition: &PartitionHandle, fence: &Fence) -> Value {
     json!({
         "topic": partition.topic().as_str(), "partition": partition.place().partition.0, "why": &*fence.why,
-        "local_log_start": fence.local_log_start.get(), "lost_from": fence.lost_from.get(),
+        "local_log_start": fence.local_log_start.get(), "lost_from": fence.lost_from.get(), "lost_to": fence.lost_to.map(Offset::get),
     })
 }
 
