@@ -20,7 +20,10 @@ use rustix::{
 /// Where this crate was moved out of `crates/xtask`.
 #[must_use]
 pub fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("xtask lies two folders deep").to_owned()
+    // Cargo says where it runs this from: a target directory that several clones share may hold another one's build.
+    let built_in = || PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let own = env::var_os("CARGO_MANIFEST_DIR").map_or_else(built_in, PathBuf::from);
+    own.ancestors().nth(2).expect("xtask lies two folders deep").to_owned()
 }
 
 /// Where downloaded programs and test environments are kept between runs, outside of the repository.
