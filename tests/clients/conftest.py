@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -29,9 +30,14 @@ FAST_TIER = {
 
 
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """Below those that the kernel gives to sockets of clients: one of these would else take it before the node does."""
+    while True:
+        with socket.socket() as listener:
+            try:
+                listener.bind(("127.0.0.1", random.SystemRandom().randrange(10_000, 32_000)))
+            except OSError:
+                continue
+            return listener.getsockname()[1]
 
 
 class Node:

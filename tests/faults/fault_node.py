@@ -4,6 +4,7 @@ import ctypes
 import json
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -44,9 +45,14 @@ def end_with_parent():
 
 
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """Below those that the kernel gives to sockets of clients: one of these would else take it before the node does."""
+    while True:
+        with socket.socket() as listener:
+            try:
+                listener.bind(("127.0.0.1", random.SystemRandom().randrange(10_000, 32_000)))
+            except OSError:
+                continue
+            return listener.getsockname()[1]
 
 
 class Node:

@@ -7,7 +7,7 @@
 //! One task reads and writes:
 //!
 //! ```text
-//! socket -> read_frame -> start -> [ queue of at most 15 ] -> finish -> write -> socket
+//! socket -> read_frame -> start -> [ queue of at most 10 ] -> finish -> write -> socket
 //! ```
 //!
 //! A Produce is *started* (its batches appended) by the reading half as soon as its frame is there, and *finished* (acks
@@ -43,7 +43,7 @@ pub(crate) use self::{
 };
 use self::{
     in_work::Counted,
-    read::{ReadEnd, ReadLimits, read_frame},
+    read::{Head, ReadEnd, ReadLimits, read_frame},
     write::{WriteFailure, write_slices},
 };
 use crate::{
@@ -56,6 +56,9 @@ use crate::{
 /// A socket that takes or sends no byte for this long, with an answer or a frame half done, is closed: what it pins is
 /// memory that others wait for.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// Produces that are answered by one write: until it is done, they are in flight beside those in the queue.
+const WRITTEN_TOGETHER_MAX: usize = 6;
 
 /// What a handler knows of the connection that a request came on.
 #[derive(Debug, Clone)]
@@ -95,7 +98,7 @@ pub(crate) async fn serve(node: Arc<Node>, mut stream: TcpStream, caller: Caller
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(peer = %caller.address, %error, "no TCP_NODELAY");
     }
-    let (queue, work) = mpsc::channel(CONNECTION_REQUESTS_IN_FLIGHT_MAX - 1);
+    let (queue, work) = mpsc::channel(CONNECTION_REQUESTS_IN_FLIGHT_MAX - WRITTEN_TOGETHER_MAX);
     let (mut reader, mut writer) = stream.split();
     let reading = async {
         let end = read_requests(&node, &mut reader, &caller, queue).await;
@@ -172,6 +175,7 @@ async fn read_requests(
         reserve: &node.request_budget,
         turns: &node.copy_turns,
     };
+    let mut head = Head::new();
     loop {
         let slot = tokio::select! {
             biased;
@@ -185,7 +189,7 @@ async fn read_requests(
             biased;
             () = caller.ended.cancelled() => return End::Shutdown,
             () = queue.closed() => return End::Unwritable,
-            frame = read_frame(reader, limits, in_work) => match frame {
+            frame = read_frame(reader, &mut head, limits, in_work) => match frame {
                 Ok(frame) => frame,
                 Err(end) => return End::Read(end),
             },
@@ -222,18 +226,20 @@ async fn write_answers(
     mut work: mpsc::Receiver<(Pending, Counted)>,
 ) {
     let (peer, listener) = (caller.address, caller.endpoint.name.as_str());
-    while let Some((pending, counted)) = work.recv().await {
-        let answer = match pending {
-            Pending::Produce(started) => api::produce::finish(node, caller, started).await,
-            Pending::Whole(request) => handlers::run(node, caller, request).await,
+    let mut next = None;
+    loop {
+        let first = match next.take() {
+            Some(first) => first,
+            None => match work.recv().await {
+                Some(first) => first,
+                None => return,
+            },
         };
-        let answer = match answer {
-            Ok(answer) => answer,
-            Err(error) => return report(node, caller, &End::BadRequest(error)),
-        };
-        let (slices, permit) = (&answer.slices, answer.permit.as_ref());
+        let together = answer_together(node, caller, first, &mut work).await;
+        next = together.next;
+        let (slices, permit) = (&together.answer.slices, together.answer.permit.as_ref());
         let written = write_slices(writer, slices, permit, &node.copy_turns, SILENCE_MAX).await;
-        caller.in_work.end(counted);
+        together.counted.into_iter().for_each(|counted| caller.in_work.end(counted));
         match written {
             Ok(bytes) => node.metrics.bytes_out.add(u64::try_from(bytes).unwrap_or(0)),
             Err(failure @ (WriteFailure::Silent(_) | WriteFailure::Slow(_))) => {
@@ -248,8 +254,68 @@ async fn write_answers(
                 return;
             }
         }
-        if answer.close {
+        if let Some(error) = together.bad {
+            return report(node, caller, &End::BadRequest(error));
+        }
+        if together.answer.close {
             return;
+        }
+    }
+}
+
+/// Answers that are written together.
+#[derive(Default)]
+struct Together {
+    /// All of them, one behind the other.
+    answer: Answer,
+    counted: Vec<Counted>,
+    /// The one behind them that is no answer.
+    bad: Option<handlers::BadRequest>,
+    /// What was taken from the queue, and is not answered with them.
+    next: Option<(Pending, Counted)>,
+}
+
+/// Answers a request; with a Produce those behind it that a round of the journal has acknowledged as well, which are one write
+/// then.
+async fn answer_together(
+    node: &Arc<Node>,
+    caller: &Caller,
+    first: (Pending, Counted),
+    work: &mut mpsc::Receiver<(Pending, Counted)>,
+) -> Together {
+    let mut together = Together::default();
+    let (pending, counted) = first;
+    together.counted.push(counted);
+    let mut started = match pending {
+        Pending::Produce(started) => started,
+        Pending::Whole(request) => {
+            match handlers::run(node, caller, request).await {
+                Ok(answer) => together.answer = answer,
+                Err(error) => together.bad = Some(error),
+            }
+            return together;
+        }
+    };
+    loop {
+        match api::produce::finish(node, caller, started).await {
+            Ok(answer) => {
+                together.answer.slices.extend(answer.slices);
+                together.answer.close = answer.close;
+            }
+            Err(error) => together.bad = Some(error),
+        }
+        if together.answer.close || together.bad.is_some() || together.counted.len() == WRITTEN_TOGETHER_MAX {
+            return together;
+        }
+        match work.try_recv() {
+            Ok((Pending::Produce(behind), counted)) if behind.is_done() => {
+                together.counted.push(counted);
+                started = behind;
+            }
+            behind => {
+                together.next = behind.ok();
+                return together;
+            }
         }
     }
 }

@@ -67,6 +67,12 @@ pub struct AckFuture {
 }
 
 impl AckFuture {
+    /// Whether [`AckFuture::wait`] would not wait.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.receiver.as_ref().is_none_or(|receiver| !receiver.is_empty())
+    }
+
     /// Waits for the acks. Dropping this changes nothing of the append.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 use std::{
     env, fs,
+    hash::{BuildHasher as _, RandomState},
     net::TcpListener,
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
@@ -110,12 +111,16 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
     env::split_paths(&paths).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-/// A TCP port of the loopback interface that nobody uses at this moment.
+/// A TCP port of the loopback interface that nobody uses at this moment, below those that the kernel gives to sockets of
+/// clients: one of these would else take it before the program does that it is for.
 ///
 /// # Errors
 /// When the machine gives none.
 pub fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0").context("bind a free port")?.local_addr()?.port())
+    let chance = RandomState::new();
+    let ports = (0..100_u32).map(|turn| 10_000 + u16::try_from(chance.hash_one(turn) % 22_000).unwrap_or(0));
+    let mut free = ports.filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+    free.next().context("no port of a hundred is free")
 }
 
 /// Runs a program until it ends or the standard input of this script does, which is when whoever holds the other end of that

@@ -56,6 +56,13 @@ pub(crate) struct Started {
     began: Duration,
 }
 
+impl Started {
+    /// Whether [`finish`] would not wait.
+    pub(crate) fn is_done(&self) -> bool {
+        self.waits.iter().flatten().all(AckFuture::is_done)
+    }
+}
+
 /// Appends the batches of a request, in its order. [`finish`] waits for the acks and makes the answer.
 ///
 /// One partition after the other: an append is short and does not wait for its sync, so all of them share the next round.

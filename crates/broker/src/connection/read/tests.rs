@@ -12,6 +12,22 @@ use super::{super::in_work::Counted, *};
 const MIB: usize = 1024 * 1024;
 const FRAME_MAX: usize = 100 * MIB;
 
+impl Source for DuplexStream {
+    fn poll_read_both(
+        &mut self,
+        cx: &mut Context<'_>,
+        frame: &mut [u8],
+        behind: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let mut bytes = vec![0; frame.len() + behind.len()];
+        let count = ready!(pin!(self.read(&mut bytes)).poll(cx))?;
+        let (first, rest) = bytes[..count].split_at(count.min(frame.len()));
+        frame[..first.len()].copy_from_slice(first);
+        behind[..rest.len()].copy_from_slice(rest);
+        Poll::Ready(Ok(count))
+    }
+}
+
 /// Budgets as a node has them.
 struct Budgets {
     produce: FrameBudget,
@@ -40,7 +56,7 @@ impl Budgets {
     }
 
     async fn read(&self, mut reader: DuplexStream, in_work: &InWork) -> Result<Frame, ReadEnd> {
-        read_frame(&mut reader, self.limits(), in_work).await
+        read_frame(&mut reader, &mut Head::new(), self.limits(), in_work).await
     }
 }
 
@@ -306,4 +322,42 @@ async fn large_frames_come_in_turns_and_small_ones_at_once() {
     let mut half = std::pin::pin!(budgets.read(reader, &in_work));
     assert!(timeout(Duration::from_millis(10), &mut half).await.is_err());
     assert_eq!(budgets.turns.available_permits(), 1);
+}
+
+// What came with the frame before is not lost, and is not waited for again.
+#[tokio::test(start_paused = true)]
+async fn frames_that_come_together_are_read_one_by_one_however_they_are_cut() {
+    let budgets = Budgets::new();
+    let sizes = [8, 9, 20, 52, 56, 60, 61, 8, 8, 8, 1000, 70_000, 8, 64 * 1024, 30];
+    let frames: Vec<Vec<u8>> = (0_u8..)
+        .zip(sizes)
+        .map(|(number, size)| {
+            let mut bytes = frame(ApiKey::Produce, size, size);
+            bytes[FRAME_PREFIX_BYTES + 2..].fill(number);
+            bytes
+        })
+        .collect();
+    let stream = frames.concat();
+    for step in [1, 3, 7, 8, 11, 64, 65, 100, 4096, stream.len()] {
+        let (mut writer, mut reader) = tokio::io::duplex(1 << 20);
+        let sending = async {
+            for part in stream.chunks(step) {
+                writer.write_all(part).await.unwrap();
+                if stream.len() / step < 20_000 {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            }
+            drop(writer);
+        };
+        let reading = async {
+            let (in_work, mut head) = (InWork::default(), Head::new());
+            for frame in &frames {
+                let read = read_frame(&mut reader, &mut head, budgets.limits(), &in_work).await.unwrap();
+                assert_eq!(read.bytes, frame[FRAME_PREFIX_BYTES..], "in steps of {step}");
+            }
+            let end = read_frame(&mut reader, &mut head, budgets.limits(), &in_work).await;
+            assert!(matches!(end, Err(ReadEnd::Closed)), "{end:?}");
+        };
+        tokio::join!(sending, reading);
+    }
 }
