@@ -24,6 +24,8 @@ mod index;
 pub use footer::{FOOTER_BYTES, Footer};
 pub use index::ServingIndex;
 
+use std::iter;
+
 use bytes::Bytes;
 use thiserror::Error;
 use tidelog_types::{ClusterId, LeaderEpoch, Offset, OffsetRange, TopicPartition, UploadId};
@@ -133,20 +135,25 @@ pub enum BatchBytes {
 }
 
 impl BatchBytes {
-    /// Whether a transaction may be in it, from the headers alone: nothing is checked.
-    #[must_use]
-    pub fn may_be_transactional(&self) -> bool {
+    /// The headers as they stand: nothing is checked. The first that cannot be read is `None`, and the last.
+    pub fn headers(&self) -> impl Iterator<Item = Option<BatchHeader>> {
         let mut rest = match self {
             Self::Whole(bytes) => &bytes[..],
             Self::Parts { header, .. } => &header[..],
         };
-        while !rest.is_empty() {
-            let Some(header) = BatchHeader::peek(rest) else { return true };
-            let bytes = header.batch_bytes().filter(|bytes| *bytes >= BATCH_HEADER_BYTES);
-            let Some(bytes) = bytes.filter(|_| !header.attributes().is_transactional()) else { return true };
-            rest = rest.get(bytes..).unwrap_or_default();
-        }
-        false
+        iter::from_fn(move || {
+            let header = (!rest.is_empty()).then(|| BatchHeader::peek(rest))?;
+            let bytes = header.and_then(|header| header.batch_bytes());
+            let bytes = bytes.filter(|bytes| *bytes >= BATCH_HEADER_BYTES);
+            rest = bytes.and_then(|bytes| rest.get(bytes..)).unwrap_or_default();
+            Some(header.filter(|_| bytes.is_some()))
+        })
+    }
+
+    /// Whether a transaction may be in it, from the headers alone.
+    #[must_use]
+    pub fn may_be_transactional(&self) -> bool {
+        self.headers().any(|header| header.is_none_or(|header| header.attributes().is_transactional()))
     }
 
     /// The batches, each checked; the first error is the end.

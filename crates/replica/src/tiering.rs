@@ -191,6 +191,27 @@ impl PartitionHandle {
         Ok(stored)
     }
 
+    /// As [`PartitionHandle::producer_snapshot_at`] the end of a range whose batches are at hand: nothing is read. `None` where the
+    /// state at its base is not, as it is after a call for that.
+    #[must_use]
+    pub fn producer_snapshot_behind(
+        &self,
+        range: OffsetRange,
+        headers: impl Iterator<Item = BatchHeader>,
+    ) -> Option<Bytes> {
+        let partition = &self.inner;
+        let now = partition.shared.clock.wall();
+        let mut cursor = partition.upload.try_lock().ok()?;
+        let (_, mut producers) = cursor.at.take_if(|(at, _)| *at == range.base)?;
+        for header in headers {
+            producers_form::replay(&mut producers, &header, range.base, now);
+        }
+        producers.expire(now);
+        let stored = producers_form::encode(&producers, range.end);
+        cursor.at = Some((range.end, producers));
+        Some(stored)
+    }
+
     /// Takes room on local disk, above the floor that producers are refused at, for what is to be written beside the log: false
     /// where the log needs it.
     #[must_use]

@@ -29,7 +29,7 @@ use tidelog_core::{
 use tidelog_format::{
     keys::ObjectKey,
     manifest::SegmentObjectId,
-    object::{Gaps, ObjectIdentity},
+    object::{BatchBytes, Gaps, ObjectIdentity},
 };
 use tidelog_replica::{PartitionHandle, ProposeFailure, TieringError};
 use tidelog_runtime::Permit;
@@ -329,7 +329,12 @@ async fn upload_object(
     let chunks = segment_object::whole_batches(read.chunks, range.base)?;
     let stable_end = at.snapshot.last_stable_offset.min(at.snapshot.synced_end);
     let aborted = segment_object::aborted_transactions(handle, range, &chunks, stable_end).await?;
-    let producers = handle.producer_snapshot_at(range.end).await?;
+    // Damage in a header shows when the object is made of the batches, and nothing is kept of it.
+    let headers = chunks.iter().flat_map(BatchBytes::headers).flatten();
+    let producers = match handle.producer_snapshot_behind(range, headers) {
+        Some(producers) => producers,
+        None => handle.producer_snapshot_at(range.end).await?,
+    };
     let identity = ObjectIdentity {
         cluster_id: context.config.cluster_id,
         place: at.place,

@@ -1,7 +1,7 @@
 //! What tiering reads, what may be deleted locally, and log starts of tiered partitions.
 
 use tidelog_core::read_plan::{Isolation, ListOffsetsTarget};
-use tidelog_format::producers::ProducerSnapshot;
+use tidelog_format::{batch::BatchHeader, producers::ProducerSnapshot};
 use tidelog_replica::{Acks, DeleteRecordsError, Fetched, PartitionHandle, ReadError, TieringError};
 use tidelog_runtime::Clock;
 use tidelog_sim::run;
@@ -84,6 +84,22 @@ fn a_producer_snapshot_holds_exactly_what_lies_below_its_end() {
                     [(2, vec![(9, 1)]), (5, vec![(9, 4)]), (6, vec![(8, 0), (9, 4)]), (5, vec![(9, 4)])]
                 {
                     let stored = partition.producer_snapshot_at(offset(end)).await.unwrap();
+                    // The same from the batches at hand, where the state below them is as well.
+                    let base = if end == 6 { 2 } else { 0 };
+                    for at_hand in [base, 5] {
+                        let range = OffsetRange { base: offset(base), end: offset(end) };
+                        partition.producer_snapshot_at(offset(at_hand)).await.unwrap();
+                        let read = partition.read_for_upload(range, 1 << 20).await.unwrap();
+                        // In memory a header lies apart from its body.
+                        let headers =
+                            read.chunks.iter().step_by(2).map(|chunk| BatchHeader::peek(chunk).unwrap());
+                        let behind = partition.producer_snapshot_behind(range, headers);
+                        assert_eq!(
+                            behind,
+                            (at_hand == base).then(|| stored.clone()),
+                            "{base} to {end}, at hand {at_hand}"
+                        );
+                    }
                     let snapshot = ProducerSnapshot::decode(&stored).unwrap();
                     assert_eq!(snapshot.end, offset(end));
                     let last = |entry: &tidelog_format::producers::ProducerEntry| {
