@@ -7,7 +7,7 @@
 //! One task reads and writes:
 //!
 //! ```text
-//! socket -> read_frame -> start -> [ queue of at most 10 ] -> finish -> write -> socket
+//! socket -> read_frame -> start -> [ queue of at most 9 ] -> finish -> write -> socket
 //! ```
 //!
 //! A Produce is *started* (its batches appended) by the reading half as soon as its frame is there, and *finished* (acks
@@ -60,6 +60,9 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// Produces that are answered by one write: until it is done, they are in flight beside those in the queue.
 const WRITTEN_TOGETHER_MAX: usize = 6;
 
+/// Requests in the queue: with those that are written and the one that was taken behind them they are as many as may be in flight.
+const QUEUED_MAX: usize = CONNECTION_REQUESTS_IN_FLIGHT_MAX - WRITTEN_TOGETHER_MAX - 1;
+
 /// What a handler knows of the connection that a request came on.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
@@ -98,7 +101,7 @@ pub(crate) async fn serve(node: Arc<Node>, mut stream: TcpStream, caller: Caller
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(peer = %caller.address, %error, "no TCP_NODELAY");
     }
-    let (queue, work) = mpsc::channel(CONNECTION_REQUESTS_IN_FLIGHT_MAX - WRITTEN_TOGETHER_MAX);
+    let (queue, work) = mpsc::channel(QUEUED_MAX);
     let (mut reader, mut writer) = stream.split();
     let reading = async {
         let end = read_requests(&node, &mut reader, &caller, queue).await;

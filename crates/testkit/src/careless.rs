@@ -73,13 +73,39 @@ const ROUNDS_BEHIND: usize = 16;
 pub struct CarelessDisk {
     inner: Arc<dyn Disk>,
     mistake: Carelessness,
+    behind: Arc<Behind>,
+}
+
+/// What was acknowledged and is not written, in order over all files: a kill takes the newest of it and leaves no hole, which the
+/// next start would see.
+#[derive(Default)]
+struct Behind {
+    writes: Mutex<VecDeque<Write>>,
+}
+
+struct Write {
+    file: Arc<dyn DiskFile>,
+    position: u64,
+    chunks: Vec<Bytes>,
+}
+
+impl Behind {
+    /// Submits what waits, but for the newest `kept`.
+    fn write_out(&self, kept: usize) {
+        let mut writes = self.writes.lock().unwrap_or_else(PoisonError::into_inner);
+        while writes.len() > kept {
+            let Some(Write { file, position, chunks }) = writes.pop_front() else { return };
+            // A submitted write is done whether or not its answer is waited for.
+            drop(file.write_at(position, chunks));
+        }
+    }
 }
 
 impl CarelessDisk {
     /// Wraps a disk; mistakes of stores change nothing.
     #[must_use]
     pub fn over(inner: Arc<dyn Disk>, mistake: Carelessness) -> Self {
-        Self { inner, mistake }
+        Self { inner, mistake, behind: Arc::default() }
     }
 
     fn is_careless(&self, path: &FilePath, lane: Lane) -> bool {
@@ -101,8 +127,9 @@ impl Disk for CarelessDisk {
         if !self.is_careless(path, lane) {
             return opened;
         }
+        let behind = Arc::clone(&self.behind);
         Box::pin(async move {
-            let file = CarelessFile { inner: opened.await?, behind: Mutex::default() };
+            let file = CarelessFile { inner: opened.await?, behind };
             Ok(Arc::new(file) as Arc<dyn DiskFile>)
         })
     }
@@ -138,31 +165,20 @@ impl Disk for CarelessDisk {
 
 struct CarelessFile {
     inner: Arc<dyn DiskFile>,
-    behind: Mutex<VecDeque<(u64, Vec<Bytes>)>>,
-}
-
-impl CarelessFile {
-    /// Submits what waits, but for the newest `kept`.
-    fn write_out(&self, kept: usize) {
-        let mut behind = self.behind.lock().unwrap_or_else(PoisonError::into_inner);
-        while behind.len() > kept {
-            let Some((position, chunks)) = behind.pop_front() else { return };
-            // A submitted write is done whether or not its answer is waited for.
-            drop(self.inner.write_at(position, chunks));
-        }
-    }
+    behind: Arc<Behind>,
 }
 
 impl DiskFile for CarelessFile {
     fn write_at(&self, position: u64, chunks: Vec<Bytes>) -> IoFuture<()> {
-        self.behind.lock().unwrap_or_else(PoisonError::into_inner).push_back((position, chunks));
+        let write = Write { file: Arc::clone(&self.inner), position, chunks };
+        self.behind.writes.lock().unwrap_or_else(PoisonError::into_inner).push_back(write);
         // The first bytes of a file make it one.
-        self.write_out(if position == 0 { 0 } else { ROUNDS_BEHIND });
+        self.behind.write_out(if position == 0 { 0 } else { ROUNDS_BEHIND });
         Box::pin(std::future::ready(Ok(())))
     }
 
     fn read_at(&self, position: u64, length: usize) -> IoFuture<Bytes> {
-        self.write_out(0);
+        self.behind.write_out(0);
         self.inner.read_at(position, length)
     }
 
@@ -175,7 +191,7 @@ impl DiskFile for CarelessFile {
     }
 
     fn set_len(&self, length: u64) -> IoFuture<()> {
-        self.write_out(0);
+        self.behind.write_out(0);
         self.inner.set_len(length)
     }
 
