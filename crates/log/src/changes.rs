@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use tidelog_runtime::is_disk_full;
-use tidelog_types::Offset;
+use tidelog_types::{Offset, OffsetRange};
 
 use crate::{
     LogFailure, checkpoint,
@@ -136,8 +136,13 @@ impl Engine {
         cut.map_err(|error| self.fail_partition(partition, "truncate", error))
     }
 
-    /// Segments of what is lost go out of the list, and out of the checkpoint that the next start compares the files with.
-    pub(crate) async fn give_up_lost(self: &Arc<Self>, partition: &Arc<Partition>) -> Result<(), LogFailure> {
+    /// Segments of what is lost go out of the list, and out of the checkpoint that the next start compares the files with. Of one
+    /// that begins below `from` the part up to there stays, so that nobody reads over what another copy has.
+    pub(crate) async fn give_up_lost(
+        self: &Arc<Self>,
+        partition: &Arc<Partition>,
+        from: Offset,
+    ) -> Result<(), LogFailure> {
         self.check()?;
         {
             let mut files = partition.files.lock().await;
@@ -146,15 +151,25 @@ impl Engine {
                 if state.deleted {
                     return Err(LogFailure::Deleted);
                 }
-                std::mem::take(&mut state.lost)
+                let lost: Vec<OffsetRange> =
+                    state.lost.iter().copied().filter(|hole| hole.end > from).collect();
+                state.lost.retain_mut(|hole| {
+                    hole.end = hole.end.min(from);
+                    hole.base < hole.end
+                });
+                lost
             };
             let is_lost = |segment: &Arc<Segment>| lost.iter().any(|hole| hole.base == segment.base);
             let segments = partition.segments.load_full();
-            let (gone, left): (Vec<_>, Vec<_>) = segments.iter().cloned().partition(is_lost);
+            let gone: Vec<_> = segments.iter().filter(|segment| is_lost(segment)).cloned().collect();
             if gone.is_empty() {
                 return Ok(());
             }
-            partition.segments.store(Arc::new(left));
+            let left = segments.iter().filter_map(|segment| match is_lost(segment) {
+                true => segment.quarantined_below(from).map(Arc::new),
+                false => Some(Arc::clone(segment)),
+            });
+            partition.segments.store(Arc::new(left.collect()));
             let removed = files.remove_oldest(self, partition, &gone).await;
             removed.map_err(|error| self.fail_partition(partition, "remove segments", error))?;
         }

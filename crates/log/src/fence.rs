@@ -2,7 +2,7 @@
 //!
 //! A partition whose durable records are missing or damaged takes no appends, or their offsets would be used again. The
 //! next start sees nothing wrong any more, since it begins at a new checkpoint: so the fence is a file of its own, written
-//! before that checkpoint and removed when the owner cuts or resets the log.
+//! before that checkpoint and removed when the owner cuts the log.
 
 use std::{io, path::PathBuf, sync::Arc};
 

@@ -291,12 +291,13 @@ impl PartitionLog {
         self.partition.lock().lost.clone()
     }
 
-    /// Takes what is lost out of the log for good, durably: a read goes on behind it as if there had never been anything.
+    /// Takes what is lost at and above `from` out of the log for good, durably: a read goes on behind it as if there had never
+    /// been anything. What is lost below, of which there is another copy, stays quarantined.
     ///
     /// # Errors
     /// The log failed; after a restart the loss may be found again.
-    pub async fn give_up_lost(&self) -> Result<(), LogFailure> {
-        self.engine.give_up_lost(&self.partition).await
+    pub async fn give_up_lost(&self, from: Offset) -> Result<(), LogFailure> {
+        self.engine.give_up_lost(&self.partition, from).await
     }
 
     /// Refuses appends from here on, over restarts, until [`PartitionLog::truncate`] lifts it: the owner found that

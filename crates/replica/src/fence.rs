@@ -4,7 +4,8 @@
 //! log's.
 //!
 //! What is left stays, and is read as before: from local disk, or from the bucket where that has it. Of a hole with records
-//! behind it these keep their offsets, and those of the hole are of no record any more once the fence is lifted. Where
+//! behind it these keep their offsets, and those of the hole are of no record any more once the fence is lifted; what the
+//! bucket has of it is read from there as before. Where
 //! nothing is left behind the loss, the log ends before it, and nobody knows how much that was. These offsets are given to new
 //! records, in the leader epoch of this start, which is newer than that of all that is gone: consumers can tell by it.
 
@@ -94,7 +95,7 @@ impl PartitionHandle {
             return Err(LiftFenceError::AnotherLoss { lost_from, accepted });
         }
         let end = fence.lost_to.map_or(lost_from, |_| partition.log.offsets().log_end);
-        partition.log.give_up_lost().await?;
+        partition.log.give_up_lost(lost_from).await?;
         partition.log.truncate(end).await?;
         partition.shared.metrics.fenced_partitions.sub(1);
         let log_end = partition.log.offsets().log_end;

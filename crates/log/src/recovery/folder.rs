@@ -127,7 +127,8 @@ impl Contents {
         if replay.survivors.is_empty() {
             return Ok(Some(OffsetRange { base, end }));
         }
-        if let Some(last) = last {
+        // One that was sealed keeps its index, which is not in memory.
+        if let Some(last) = last.filter(|last| !last.content().sealed) {
             let intervals = last.content().intervals.clone().unwrap_or_default();
             index_file::replace(engine, last, &intervals, true).await?;
             last.content_mut().sealed = true;

@@ -153,6 +153,15 @@ impl Segment {
         Arc::clone(self.quarantined.get_or_init(|| Arc::from(why)))
     }
 
+    /// The part below `end` of a quarantined segment; `None` where there is none.
+    pub(crate) fn quarantined_below(&self, end: Offset) -> Option<Self> {
+        let why = self.quarantined().filter(|_| self.base < end)?;
+        let content = Content { end, ..self.content().clone() };
+        let part = Self::new(self.place, &self.folder, self.base, content);
+        part.quarantine(&why);
+        Some(part)
+    }
+
     pub(crate) fn quarantined(&self) -> Option<Arc<str>> {
         self.quarantined.get().cloned()
     }

@@ -314,3 +314,56 @@ fn a_log_that_lost_more_than_the_bucket_holds_is_fenced_where_the_bucket_ends() 
         });
     }
 }
+
+// Lifting a fence once gave up every hole, also what the bucket has: a read went over it.
+#[test]
+fn what_the_bucket_holds_of_a_hole_is_read_after_the_rest_of_it_is_given_up() {
+    use tidelog_runtime::Disk;
+    run(44, |context| async move {
+        let (disk, bucket) = (context.disk.clone(), Bucket::new());
+        let written = async |supervisor| {
+            let node = Node::start(&context, &disk, supervisor).await;
+            let partition = node.create_topic("t", 1, &[]).await;
+            for names in [["a", "b"], ["c", "d"], ["e", "f"]] {
+                append_all(&partition, sent(values(&names))).await;
+                partition.roll().await.unwrap();
+                if names[0] == "a" {
+                    assert_eq!(bucket.upload(&node, &partition, 1).await, 2);
+                }
+            }
+            node.stop().await;
+        };
+        context.life(&disk, written).await.unwrap();
+        let mut files: Vec<_> = disk.paths();
+        files.retain(|path| path.extension().is_some_and(|kind| kind == "log"));
+        files.sort();
+        for path in &files[..2] {
+            disk.remove_file(path).await.unwrap();
+        }
+        let lifted = async |supervisor| {
+            let node = Node::start(&context, &disk, supervisor).await;
+            node.replica.set_cold_reader(bucket.clone());
+            let partition = node.partition("t");
+            let fence = partition.fence().unwrap();
+            assert_eq!((fence.lost_from, fence.lost_to), (offset(2), Some(offset(4))));
+            partition.lift_fence(offset(2)).await.unwrap();
+            assert_eq!(append_all(&partition, sent(values(&["g"]))).await, 6);
+            node.stop().await;
+        };
+        context.life(&disk, lifted).await.unwrap();
+        let disk = disk.kill();
+        let after = async |supervisor| {
+            let node = Node::start(&context, &disk, supervisor).await;
+            node.replica.set_cold_reader(bucket.clone());
+            let partition = node.partition("t");
+            assert_eq!(partition.fence(), None);
+            let isolation = tidelog_core::read_plan::Isolation::ReadUncommitted;
+            let (_, fetched) = partition.read(offset(0), 1_000, isolation, true, None).await;
+            let fetched = fetched.unwrap();
+            let tidelog_replica::Fetched::Cold { end } = fetched else { panic!("{fetched:?}") };
+            assert_eq!(end, offset(2));
+            assert_eq!(read_values(&partition, 2).await, numbered(4, &["e", "f", "g"]));
+        };
+        context.life(&disk, after).await.unwrap();
+    });
+}
