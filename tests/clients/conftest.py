@@ -3,16 +3,18 @@
 import json
 import os
 import pathlib
-import random
 import shutil
 import signal
-import socket
 import subprocess
+import sys
 import time
 import urllib.request
 import uuid
 
 import pytest
+
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "faults"))
+from ports import free_port  # noqa: E402
 
 BINARY = os.environ["TIDELOG_BIN"]
 STORE = os.environ["TIDELOG_TEST_STORE"]
@@ -27,17 +29,6 @@ FAST_TIER = {
     "log.local.retention.ms": "1000",
     "log.journal.file.bytes": "4194304",
 }
-
-
-def free_port():
-    """Below those that the kernel gives to sockets of clients: one of these would else take it before the node does."""
-    while True:
-        with socket.socket() as listener:
-            try:
-                listener.bind(("127.0.0.1", random.SystemRandom().randrange(10_000, 32_000)))
-            except OSError:
-                continue
-            return listener.getsockname()[1]
 
 
 class Node:

@@ -4,13 +4,13 @@ import ctypes
 import json
 import os
 import pathlib
-import random
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
+
+from ports import free_port
 
 # Small files and short waits: every phase comes round within a second or two.
 SETTINGS = {
@@ -42,17 +42,6 @@ LIBC = ctypes.CDLL(None)
 def end_with_parent():
     """Has the kernel end this process with the campaign, however that ends."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def free_port():
-    """Below those that the kernel gives to sockets of clients: one of these would else take it before the node does."""
-    while True:
-        with socket.socket() as listener:
-            try:
-                listener.bind(("127.0.0.1", random.SystemRandom().randrange(10_000, 32_000)))
-            except OSError:
-                continue
-            return listener.getsockname()[1]
 
 
 class Node:
