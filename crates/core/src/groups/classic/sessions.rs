@@ -45,4 +45,9 @@ impl Sessions {
         self.by_member.clear();
         self.by_time.clear();
     }
+
+    #[cfg(test)]
+    pub(super) fn contains(&self, member_id: &str) -> bool {
+        self.by_member.contains_key(member_id)
+    }
 }
