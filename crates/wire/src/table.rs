@@ -9,7 +9,7 @@
 //! `docs/formats/kafka-wire.md` tells how to read it. Everything but name, type and versions is left out where Kafka's
 //! definition leaves it out, and means what it means there.
 
-use crate::{Context, Kind, Versions};
+use crate::{Context, EncodeError, Kind, Versions, Writer};
 
 /// One field of the table.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +26,8 @@ pub struct FieldSpec {
     pub tag: Option<u32>,
     /// Whether a version that lacks the field leaves it out although it is set.
     pub ignorable: bool,
+    /// Writes the field's default, for whoever builds a message by names.
+    pub write_default: fn(&mut Writer, Context) -> Result<(), EncodeError>,
 }
 
 impl FieldSpec {
@@ -158,6 +160,10 @@ macro_rules! messages {
                     nullable: versions!($($($nullable)*)?),
                     tag: optional!($($tag)?),
                     ignorable: is_ignorable!($($ignorable)?),
+                    write_default: |writer, context| {
+                        let value: $type = default_value!($type, $($default)?);
+                        $crate::Value::write(&value, writer, context)
+                    },
                 };
             )*
             /// What the table says of it.
