@@ -11,6 +11,7 @@
 //! broker: its clients come again.
 
 pub mod classic;
+pub mod offsets;
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! FindCoordinator (key 10): of groups and of transactions, which on a node alone is this node.
 //!
-//! What a coordinator does is not served yet, and not announced: a client that goes on from here learns so at once from the
-//! table of versions, where an answer that there is no coordinator *now* would keep it asking for as long as its session
-//! time-out.
+//! Whoever first asks for a group's has the topic of groups and offsets made. What a coordinator of transactions does is not
+//! served yet, and not announced: a client that goes on from here learns so at once from the table of versions, where an answer
+//! that there is no coordinator *now* would keep it asking for as long as its session time-out.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tidelog_wire::{
     messages::{FindCoordinatorRequest, FindCoordinatorResponse, find_coordinator::Coordinator},
 };
 
-use crate::{connection::Caller, node::Node};
+use crate::{connection::Caller, coordinator, error_code::ApiError, node::Node};
 
 const MESSAGE: Str = Str::from_static("this broker coordinates groups and transactions alone");
 
@@ -25,9 +25,21 @@ pub(crate) async fn handle(
     version: i16,
     request: FindCoordinatorRequest,
 ) -> FindCoordinatorResponse {
+    let missing = match request.key_type {
+        GROUP => coordinator::ensure_topic(node).await.err(),
+        _ => None,
+    };
     let this = |key: Str| {
         let endpoint = &caller.endpoint;
         match request.key_type {
+            GROUP if missing.is_some() => Coordinator {
+                key,
+                node_id: -1,
+                port: -1,
+                error_code: ErrorCode::CoordinatorNotAvailable.code(),
+                error_message: missing.clone().and_then(ApiError::into_message),
+                ..Coordinator::default()
+            },
             GROUP | TRANSACTION => Coordinator {
                 key,
                 node_id: node.id.0,
