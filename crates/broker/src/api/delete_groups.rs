@@ -1,6 +1,6 @@
 //! DeleteGroups (key 42).
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use tidelog_wire::{
     ErrorCode,
@@ -16,7 +16,12 @@ pub(crate) async fn handle(
     request: DeleteGroupsRequest,
 ) -> DeleteGroupsResponse {
     let mut results = Vec::with_capacity(request.groups_names.len());
+    let mut named = BTreeSet::new();
     for group in request.groups_names {
+        // Each once, as Kafka does.
+        if !named.insert(group.clone()) {
+            continue;
+        }
         let deleted = match coordinator::shard_of(node, &group) {
             Ok(shard) => shard.delete(node, &group).await,
             Err(code) => Err(code),

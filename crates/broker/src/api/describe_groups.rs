@@ -20,8 +20,9 @@ use crate::{
 /// From which version on a client knows the error that there is no such group; older ones are told that it is dead.
 const GROUP_NOT_FOUND_VERSION: i16 = 6;
 
-/// Kafka's bits of what may be done to a group (read, delete, describe), all of them: there is no authorizer.
-const GROUP_OPERATIONS_ALL: i32 = 0b1_0100_1000;
+/// Kafka's bits of what may be done to a group (read, delete, describe, and its configuration), all of them: there is no
+/// authorizer.
+const GROUP_OPERATIONS_ALL: i32 = 0b1101_0100_1000;
 
 pub(crate) async fn handle(
     node: &Arc<Node>,
@@ -35,7 +36,14 @@ pub(crate) async fn handle(
         let described = coordinator::shard_of(node, group).and_then(|shard| shard.describe(group));
         match described {
             Ok(Some(view)) => DescribedGroup { authorized_operations: operations, ..known(&view) },
-            Ok(None) => DescribedGroup { authorized_operations: operations, ..unknown(version, group) },
+            Ok(None) if version < GROUP_NOT_FOUND_VERSION => {
+                DescribedGroup { authorized_operations: operations, ..dead(group) }
+            }
+            Ok(None) => DescribedGroup {
+                error_code: ErrorCode::GroupIdNotFound.code(),
+                error_message: Some(Str::from(format!("Group {} not found.", group.as_str()))),
+                ..dead(group)
+            },
             Err(code) => DescribedGroup {
                 error_code: code.code(),
                 group_id: group.clone(),
@@ -49,19 +57,12 @@ pub(crate) async fn handle(
     }
 }
 
-fn unknown(version: i16, group: &Str) -> DescribedGroup {
-    let found = DescribedGroup {
+/// What is told of a group that is not there.
+fn dead(group: &Str) -> DescribedGroup {
+    DescribedGroup {
         group_id: group.clone(),
         group_state: Str::from_static("Dead"),
         ..DescribedGroup::default()
-    };
-    if version < GROUP_NOT_FOUND_VERSION {
-        return found;
-    }
-    DescribedGroup {
-        error_code: ErrorCode::GroupIdNotFound.code(),
-        error_message: Some(Str::from(format!("Group {} not found.", group.as_str()))),
-        ..found
     }
 }
 

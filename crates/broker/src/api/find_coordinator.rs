@@ -15,6 +15,8 @@ use crate::{connection::Caller, coordinator, error_code::ApiError, node::Node};
 
 const MESSAGE: Str = Str::from_static("this broker coordinates groups and transactions alone");
 
+const NO_ERROR: Str = Str::from_static("NONE");
+
 /// Kafka's numbers of what a coordinator is for; share groups are 2.
 const GROUP: i8 = 0;
 const TRANSACTION: i8 = 1;
@@ -52,7 +54,6 @@ pub(crate) async fn handle(
                 node_id: -1,
                 port: -1,
                 error_code: ErrorCode::InvalidRequest.code(),
-                error_message: Some(MESSAGE),
                 ..Coordinator::default()
             },
         }
@@ -64,7 +65,11 @@ pub(crate) async fn handle(
     let one = this(request.key);
     FindCoordinatorResponse {
         error_code: one.error_code,
-        error_message: one.error_message,
+        // These versions have a text always, and Kafka a word for no error.
+        error_message: one.error_message.filter(|text| !text.is_empty()).or(Some(match one.error_code {
+            0 => NO_ERROR,
+            _ => MESSAGE,
+        })),
         node_id: one.node_id,
         host: one.host,
         port: one.port,

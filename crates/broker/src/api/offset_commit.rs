@@ -121,7 +121,9 @@ fn answer(
     committed: Result<(), ErrorCode>,
 ) -> OffsetCommitResponse {
     let code = committed.err().unwrap_or(ErrorCode::None);
-    let topics = request.topics.into_iter().zip(outcomes).map(|(topic, outcomes)| {
+    // A topic without partitions is left out, as Kafka does.
+    let asked = request.topics.into_iter().zip(outcomes).filter(|(topic, _)| !topic.partitions.is_empty());
+    let topics = asked.map(|(topic, outcomes)| {
         let partitions = topic.partitions.iter().zip(outcomes).map(|(partition, outcome)| {
             // What is unknown is unknown whatever the group says; all else shares the group's fate.
             let code = match outcome {

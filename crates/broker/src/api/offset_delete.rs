@@ -30,6 +30,9 @@ async fn delete(
     node: &Arc<Node>,
     request: &OffsetDeleteRequest,
 ) -> Result<BTreeMap<Place, ErrorCode>, ErrorCode> {
+    if request.group_id.is_empty() {
+        return Err(ErrorCode::InvalidGroupId);
+    }
     let image = node.image();
     let mut codes = BTreeMap::new();
     let mut places = Vec::new();
@@ -51,17 +54,23 @@ async fn delete(
     Ok(codes)
 }
 
+/// In Kafka's order: what is unknown comes first. A topic without partitions is left out.
 fn answer(request: OffsetDeleteRequest, codes: &BTreeMap<Place, ErrorCode>) -> OffsetDeleteResponse {
-    let topics = request.topics.into_iter().map(|topic| {
+    let topics = request.topics.into_iter().filter(|topic| !topic.partitions.is_empty()).map(|topic| {
         let name: Arc<str> = Arc::from(topic.name.as_str());
-        let partitions = topic.partitions.iter().map(|partition| {
-            let place = (Arc::clone(&name), partition.partition_index);
-            OffsetDeleteResponsePartition {
+        let code = |partition: i32| {
+            codes.get(&(Arc::clone(&name), partition)).copied().unwrap_or(ErrorCode::None).code()
+        };
+        let mut partitions: Vec<_> = topic
+            .partitions
+            .iter()
+            .map(|partition| OffsetDeleteResponsePartition {
                 partition_index: partition.partition_index,
-                error_code: codes.get(&place).copied().unwrap_or(ErrorCode::None).code(),
-            }
-        });
-        OffsetDeleteResponseTopic { partitions: partitions.collect(), name: topic.name }
+                error_code: code(partition.partition_index),
+            })
+            .collect();
+        partitions.sort_by_key(|partition| partition.error_code != ErrorCode::UnknownTopicOrPartition.code());
+        OffsetDeleteResponseTopic { partitions, name: topic.name }
     });
     OffsetDeleteResponse { topics: topics.collect(), ..OffsetDeleteResponse::default() }
 }

@@ -365,11 +365,13 @@ impl Shard {
                 metadata: member.metadata,
                 assignment: member.assignment,
             });
+            let state = group.members.state();
             GroupView {
                 id: Arc::clone(id),
-                state: group.members.state(),
+                state,
                 protocol_type: group.members.protocol_type().cloned(),
-                protocol: group.members.protocol().cloned(),
+                // What a group agrees on while it forms is nobody's yet.
+                protocol: group.members.protocol().filter(|_| state == ClassicState::Stable).cloned(),
                 members: members.collect(),
             }
         }))
