@@ -8,6 +8,7 @@
 
 pub mod cluster;
 pub mod give_way;
+pub mod groups;
 pub mod partition;
 pub mod producers;
 pub mod read_plan;
