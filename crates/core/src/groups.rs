@@ -1,76 +1,127 @@
-//! Consumer groups: what a group coordinator decides, pure.
+//! Groups of consumers: who belongs to a group, and what its members were told to do.
 //!
-//! **Owns** the state machines of groups and the words they share: the time that comes in, the errors that go out.
+//! **Owns** the decisions of the group coordinator, one state machine for each kind of group. [`classic`] is the kind whose
+//! leader, one of the clients, hands out the partitions; in [`consumer`] the coordinator does.
 //!
-//! **Does not own** where the state is kept (the records of `__consumer_offsets`), who asks, or any clock.
+//! **Does not own** how a request waits, how a record gets into `__consumer_offsets`, or which broker coordinates which
+//! group: time, requests and the outcome of writes come in, replies and records go out.
+//!
+//! A group lives on one broker at a time. What a client was told about its assignment is in the log before it is told.
+//! What is only in memory (who waits, sessions, members that were given an id but did not join yet) may be lost with the
+//! broker: its clients come again.
+
+pub mod classic;
+pub mod consumer;
+mod embedded;
 
 use std::time::Duration;
 
 use tidelog_types::Timestamp;
 
-pub mod consumer;
-
-/// The time a call is made at.
+/// The present: a machine counts its deadlines on the one and writes the other into what it stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Now {
-    /// Time since some fixed moment of this process: deadlines are counted on it.
+    /// Time since some fixed moment of this process, which never goes back.
     pub monotonic: Duration,
-    /// The wall clock: what is stored is stamped with it.
+    /// Wall-clock time.
     pub wall: Timestamp,
 }
 
-/// Why a group refuses a request; every refusal leaves the group as it was.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
+impl Now {
+    /// The moment `after` from here, for a deadline.
+    #[must_use]
+    pub const fn after(self, after: Duration) -> Duration {
+        self.monotonic.saturating_add(after)
+    }
+}
+
+/// A request that waits for its reply. The shell draws it, never twice for one group, and knows whose it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub u64);
+
+/// Why a request to a group was refused. The words are Kafka's; the codes are the broker's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum GroupError {
-    /// The group does not exist.
-    #[error("the group does not exist")]
+    /// The group id is not acceptable.
+    #[error("group id is invalid")]
+    InvalidGroupId,
+    /// No such group.
+    #[error("group does not exist")]
     GroupIdNotFound,
-    /// The group still has members.
-    #[error("the group is not empty")]
+    /// The group has members, or offsets of a kind that must stay.
+    #[error("group is not empty")]
     NonEmptyGroup,
-    /// The group has as many members as it may.
-    #[error("the group has reached its maximum size")]
-    GroupMaxSizeReached,
-    /// The member is not in the group.
-    #[error("the member is not in the group")]
+    /// A member subscribes to the topic whose offsets were to go.
+    #[error("group is subscribed to the topic")]
+    GroupSubscribedToTopic,
+    /// The member is not, or no longer, in the group.
+    #[error("member is not in the group")]
     UnknownMemberId,
-    /// The instance id belongs to another member.
-    #[error("another member has taken this instance id")]
-    FencedInstanceId,
-    /// The instance id is in use by a member that has not left.
-    #[error("the instance id is still in use by another member")]
-    UnreleasedInstanceId,
-    /// The member's epoch is not the one that the group knows: it must give up its partitions and join again.
-    #[error("the member epoch is not the one known to the group: give up all partitions and join again")]
-    FencedMemberEpoch,
-    /// The epoch of a commit or of a fetch of offsets is not the member's.
-    #[error("the member epoch is stale")]
-    StaleMemberEpoch,
-    /// The generation is not the group's.
-    #[error("the generation is not the one of the group")]
+    /// The member must join again with the id that it was given.
+    #[error("member must join again with the id it was given")]
+    MemberIdRequired,
+    /// The generation is not the present one.
+    #[error("generation is not the present one")]
     IllegalGeneration,
-    /// The request's version cannot be used by this member.
-    #[error("this version of the request cannot be used by a member of the consumer protocol")]
-    UnsupportedVersion,
-    /// The request is malformed.
-    #[error("{reason}")]
-    InvalidRequest {
-        /// What is wrong with it.
-        reason: &'static str,
-    },
-    /// The assignor is not one of the broker's.
-    #[error("the assignor {name} is not supported")]
-    UnsupportedAssignor {
-        /// The assignor asked for.
-        name: String,
-    },
+    /// The members are joining anew.
+    #[error("group is rebalancing")]
+    RebalanceInProgress,
+    /// The protocols of the request do not fit those of the members.
+    #[error("protocols do not fit those of the group")]
+    InconsistentGroupProtocol,
+    /// Another member id holds this instance id.
+    #[error("another member holds the instance id")]
+    FencedInstanceId,
+    /// The instance id is held by a member that has not left yet.
+    #[error("instance id is still held by another member")]
+    UnreleasedInstanceId,
+    /// The member epoch is not the one of the coordinator: the member must join anew.
+    #[error("member epoch is fenced")]
+    FencedMemberEpoch,
+    /// The member epoch is older than that of the coordinator.
+    #[error("member epoch is stale")]
+    StaleMemberEpoch,
+    /// The coordinator knows no assignor of this name.
+    #[error("assignor is not supported")]
+    UnsupportedAssignor,
     /// The regular expression does not compile, or is too large.
-    #[error("the regular expression {pattern} is not valid: {reason}")]
-    InvalidRegularExpression {
-        /// The expression.
-        pattern: String,
-        /// What is wrong with it.
-        reason: String,
-    },
+    #[error("regular expression is invalid")]
+    InvalidRegularExpression,
+    /// The member cannot use this version of the request.
+    #[error("version of the request is not for members of the consumer protocol")]
+    UnsupportedVersion,
+    /// There is no room for another member.
+    #[error("group has as many members as it may have")]
+    GroupMaxSizeReached,
+    /// The session timeout is outside of what the broker allows.
+    #[error("session timeout is out of bounds")]
+    InvalidSessionTimeout,
+    /// The request contradicts itself.
+    #[error("request is invalid")]
+    InvalidRequest,
+    /// The group is being loaded from its log.
+    #[error("coordinator is loading")]
+    CoordinatorLoadInProgress,
+    /// The coordinator cannot serve now; the client asks again.
+    #[error("coordinator is not available")]
+    CoordinatorNotAvailable,
+    /// Another broker coordinates this group.
+    #[error("not the coordinator of the group")]
+    NotCoordinator,
+    /// Something that no client can mend.
+    #[error("unexpected error of the coordinator")]
+    UnknownServer,
+}
+
+/// The settings that groups follow. They can change while the broker runs, so that they come with every call that needs them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupRules {
+    /// `group.min.session.timeout.ms`, inclusive.
+    pub session_timeout_min: Duration,
+    /// `group.max.session.timeout.ms`, inclusive.
+    pub session_timeout_max: Duration,
+    /// `group.max.size`: members of one group.
+    pub size_max: usize,
+    /// `group.initial.rebalance.delay.ms`: how long an empty group waits for more members after the first.
+    pub initial_rebalance_delay: Duration,
 }

@@ -2,7 +2,9 @@
 //!
 //! **Owns** members, their subscriptions, the group epoch, the target assignment and who owns which partition.
 //!
-//! **Does not own** where records are kept, offsets, or the clock. Groups of the classic protocol are another machine.
+//! **Does not own** where records are kept, offsets, or the clock. Groups of the classic protocol are another machine
+//! ([`classic`](super::classic)); while an application moves from one protocol to the other, members of both are in one
+//! consumer group (`classic_members`), and `migration` makes the one kind of group of the other.
 //!
 //! ```text
 //!  heartbeat ─▶ member's metadata ─▶ group epoch ─▶ target assignment ─▶ the member's own assignment ─▶ answer
@@ -26,11 +28,13 @@
 use std::{sync::Arc, time::Duration};
 
 mod assignor;
+mod classic_members;
 mod commit;
 mod deadlines;
 mod describe;
 mod heartbeat;
 mod members;
+mod migration;
 mod pattern;
 mod reconciliation;
 mod records;
@@ -43,17 +47,19 @@ mod topics;
 mod tests;
 
 pub use assignor::{Assignor, GroupSpec, MemberSpec, TopicSpec};
+pub use classic_members::ClassicJoined;
 pub use commit::CommitPermit;
 pub use describe::{ConsumerGroupState, DescribedGroup, DescribedMember, DescribedTopic};
+pub use migration::{Downgraded, MigrationPolicy};
 pub use records::{
     ClassicMember, ConsumerRecord, CurrentAssignment, EpochPartitions, GroupMetadata, MemberMetadata,
     MemberState, Partitions, ResolvedPattern, TargetAssignmentMetadata, without_epochs,
 };
-pub use rules::{ConsumerBounds, ConsumerRules, Heartbeat, HeartbeatAnswer, Heartbeated};
+pub use rules::{ConsumerBounds, ConsumerRules, Heartbeat, HeartbeatAnswer, HeartbeatRefused, Heartbeated};
 pub use state::Member;
 pub use topics::{TopicShape, TopicsImage, topics_hash};
 
-use deadlines::Deadlines;
+use deadlines::{Deadlines, Timer};
 use state::State;
 
 use super::Now;
@@ -98,11 +104,10 @@ impl ConsumerGroup {
     pub fn loaded(&mut self, now: Now, rules: &ConsumerRules) {
         self.deadlines.clear();
         for (member_id, member) in &self.state.members {
-            self.deadlines
-                .start_session(member_id, now.monotonic.saturating_add(session_timeout(member, rules)));
+            self.deadlines.start(member_id, Timer::Session, now.after(session_timeout(member, rules)));
             if member.current.state == MemberState::UnrevokedPartitions && member.metadata.classic.is_none() {
-                let deadline = now.monotonic.saturating_add(member.metadata.rebalance_timeout);
-                self.deadlines.start_revocation(member_id, member.current.epoch, deadline);
+                let deadline = now.after(member.metadata.rebalance_timeout);
+                self.deadlines.start(member_id, Timer::Revocation, deadline);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The timers of a group's members: sessions and revocations. They are not stored; after a load all sessions begin anew.
+//! The timers of a group's members. They are not stored; after a load all sessions begin anew.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,62 +6,57 @@ use std::{
     time::Duration,
 };
 
-/// Why a member's time is up.
+/// What a member is given time for. When the time is up it is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
-    /// No heartbeat came within the session.
+    /// The next heartbeat.
     Session,
-    /// Partitions were not given up within the rebalance timeout.
-    Revocation {
-        /// The epoch that the member had to leave.
-        epoch: i32,
-    },
+    /// Giving up partitions.
+    Revocation,
+    /// Joining again, for a classic member that was told to.
+    Join,
+    /// Asking for its assignment, for a classic member that joined.
+    Sync,
+}
+
+impl Timer {
+    const ALL: [Self; 4] = [Self::Session, Self::Revocation, Self::Join, Self::Sync];
 }
 
 /// All timers of a group, the next one first.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Deadlines {
     queue: BTreeSet<(Duration, Arc<str>, Timer)>,
-    members: BTreeMap<Arc<str>, MemberDeadlines>,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct MemberDeadlines {
-    session: Option<Duration>,
-    revocation: Option<(Duration, i32)>,
+    running: BTreeMap<(Arc<str>, Timer), Duration>,
 }
 
 impl Deadlines {
-    /// Starts the member's session anew.
-    pub(super) fn start_session(&mut self, member_id: &Arc<str>, deadline: Duration) {
-        let timers = self.members.entry(Arc::clone(member_id)).or_default();
-        if let Some(old) = timers.session.replace(deadline) {
-            self.queue.remove(&(old, Arc::clone(member_id), Timer::Session));
+    /// Starts a timer, or starts it anew.
+    pub(super) fn start(&mut self, member_id: &Arc<str>, timer: Timer, deadline: Duration) {
+        let key = (Arc::clone(member_id), timer);
+        if let Some(old) = self.running.insert(key, deadline) {
+            self.queue.remove(&(old, Arc::clone(member_id), timer));
         }
-        self.queue.insert((deadline, Arc::clone(member_id), Timer::Session));
+        self.queue.insert((deadline, Arc::clone(member_id), timer));
     }
 
-    /// Starts the time in which the member must give up partitions and leave `epoch`.
-    pub(super) fn start_revocation(&mut self, member_id: &Arc<str>, epoch: i32, deadline: Duration) {
-        self.stop_revocation(member_id);
-        self.members.entry(Arc::clone(member_id)).or_default().revocation = Some((deadline, epoch));
-        self.queue.insert((deadline, Arc::clone(member_id), Timer::Revocation { epoch }));
+    /// Starts a timer unless it runs.
+    pub(super) fn start_if_absent(&mut self, member_id: &Arc<str>, timer: Timer, deadline: Duration) {
+        if !self.running.contains_key(&(Arc::clone(member_id), timer)) {
+            self.start(member_id, timer, deadline);
+        }
     }
 
-    /// The member has given up what it had to.
-    pub(super) fn stop_revocation(&mut self, member_id: &Arc<str>) {
-        let Some(timers) = self.members.get_mut(member_id) else { return };
-        if let Some((deadline, epoch)) = timers.revocation.take() {
-            self.queue.remove(&(deadline, Arc::clone(member_id), Timer::Revocation { epoch }));
+    /// Stops a timer, if it runs.
+    pub(super) fn stop(&mut self, member_id: &Arc<str>, timer: Timer) {
+        if let Some(deadline) = self.running.remove(&(Arc::clone(member_id), timer)) {
+            self.queue.remove(&(deadline, Arc::clone(member_id), timer));
         }
     }
 
     /// The member is gone.
     pub(super) fn remove(&mut self, member_id: &Arc<str>) {
-        self.stop_revocation(member_id);
-        if let Some(deadline) = self.members.remove(member_id).and_then(|timers| timers.session) {
-            self.queue.remove(&(deadline, Arc::clone(member_id), Timer::Session));
-        }
+        Timer::ALL.into_iter().for_each(|timer| self.stop(member_id, timer));
     }
 
     /// When the next timer is due.
@@ -69,24 +64,19 @@ impl Deadlines {
         self.queue.first().map(|(deadline, _, _)| *deadline)
     }
 
-    /// Takes a timer whose deadline has come; the session of a member that is taken does not start again by itself.
+    /// Takes a timer whose deadline has come.
     pub(super) fn take_due(&mut self, now: Duration) -> Option<(Arc<str>, Timer)> {
         if self.next()? > now {
             return None;
         }
         let (_, member_id, timer) = self.queue.pop_first()?;
-        if let Some(timers) = self.members.get_mut(&member_id) {
-            match timer {
-                Timer::Session => timers.session = None,
-                Timer::Revocation { .. } => timers.revocation = None,
-            }
-        }
+        self.running.remove(&(Arc::clone(&member_id), timer));
         Some((member_id, timer))
     }
 
     /// Forgets every timer.
     pub(super) fn clear(&mut self) {
         self.queue.clear();
-        self.members.clear();
+        self.running.clear();
     }
 }

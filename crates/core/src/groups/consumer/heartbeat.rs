@@ -7,9 +7,9 @@ use std::{
 
 use super::{
     ConsumerGroup, ConsumerRecord, ConsumerRules, CurrentAssignment, GroupMetadata, Heartbeat,
-    HeartbeatAnswer, Heartbeated, LEFT_FOR_A_WHILE, MemberMetadata, MemberState, PATTERN_REFRESH_INTERVAL,
-    Partitions, ResolvedPattern, TopicsImage, pattern::Pattern, reconciliation::Step, session_timeout,
-    topics_hash, without_epochs,
+    HeartbeatAnswer, HeartbeatRefused, Heartbeated, LEFT_FOR_A_WHILE, MemberMetadata, MemberState,
+    PATTERN_REFRESH_INTERVAL, Partitions, ResolvedPattern, TopicsImage, deadlines::Timer, pattern::Pattern,
+    reconciliation::Step, records::pairs, session_timeout, topics_hash, without_epochs,
 };
 use crate::groups::{GroupError, Now};
 
@@ -37,7 +37,7 @@ impl ConsumerGroup {
         rules: &ConsumerRules,
         topics: &dyn TopicsImage,
         request: &Heartbeat,
-    ) -> Result<Heartbeated, GroupError> {
+    ) -> Result<Heartbeated, HeartbeatRefused> {
         request.check(rules)?;
         if request.epoch < 0 {
             return self.leave(topics, request);
@@ -47,7 +47,10 @@ impl ConsumerGroup {
         let mut records = Vec::new();
 
         let assigned_before = self.assigned(admission.replaces.as_ref().unwrap_or(&member_id));
-        let (subscription_changed, mut bump) = self.update_member(rules, request, &admission, &mut records);
+        let replaces = admission.replaces.as_ref();
+        let change = |metadata| updated(metadata, request);
+        let (subscription_changed, mut bump) =
+            self.update_member(rules, &member_id, replaces, change, &mut records);
         bump |= self.resolve_patterns(now, topics, admission.pattern.as_slice(), &mut records);
         self.update_epoch(topics, bump, &mut records);
         self.update_target(now, rules, topics, &mut records);
@@ -72,11 +75,11 @@ impl ConsumerGroup {
     }
 
     /// Finds out whether the request may do what it asks for.
-    fn admit(&self, rules: &ConsumerRules, request: &Heartbeat) -> Result<Admission, GroupError> {
+    fn admit(&self, rules: &ConsumerRules, request: &Heartbeat) -> Result<Admission, HeartbeatRefused> {
         let member_id = request.member();
         let known = self.state.members.contains_key(&member_id);
         if self.state.members.len() >= rules.size_max && !known {
-            return Err(GroupError::GroupMaxSizeReached);
+            return Err(GroupError::GroupMaxSizeReached.into());
         }
         let holder =
             request.instance_id.as_ref().map(|instance_id| self.state.static_members.get(instance_id));
@@ -87,13 +90,13 @@ impl ConsumerGroup {
             Some(Some(holder)) if joins => {
                 let member = &self.state.members[holder];
                 if member.current.epoch != LEFT_FOR_A_WHILE && member.metadata.classic.is_none() {
-                    return Err(GroupError::UnreleasedInstanceId);
+                    return Err(GroupError::UnreleasedInstanceId.into());
                 }
                 replaces = Some(Arc::clone(holder));
             }
             Some(None) if joins => {}
-            Some(None) => return Err(GroupError::UnknownMemberId),
-            Some(Some(holder)) if *holder != member_id => return Err(GroupError::FencedInstanceId),
+            Some(None) => return Err(GroupError::UnknownMemberId.into()),
+            Some(Some(holder)) if *holder != member_id => return Err(GroupError::FencedInstanceId.into()),
             Some(Some(_)) => self.check_epoch(&member_id, request)?,
             None if joins && !known => {}
             None => self.check_epoch(&member_id, request)?,
@@ -115,7 +118,8 @@ impl ConsumerGroup {
             return Ok(());
         }
         // The answer with the member's epoch may have been lost: then it sends the one before, and owns nothing new.
-        let is_late = request.epoch == current.previous_epoch
+        let is_late = request.epoch < current.epoch
+            && request.epoch == current.previous_epoch
             && request.owned.as_ref().is_some_and(|owned| is_part_of(owned, current));
         let owns_something = request.owned.as_ref().is_none_or(|owned| !owned.is_empty());
         if (request.epoch != current.epoch && !is_late)
@@ -128,19 +132,19 @@ impl ConsumerGroup {
 
     /// Notes what the member said of itself. Says whether its subscription has changed, and whether the group must
     /// rebalance for it.
-    fn update_member(
+    pub(super) fn update_member(
         &mut self,
         rules: &ConsumerRules,
-        request: &Heartbeat,
-        admission: &Admission,
+        member_id: &Arc<str>,
+        replaces: Option<&Arc<str>>,
+        change: impl FnOnce(MemberMetadata) -> MemberMetadata,
         records: &mut Vec<ConsumerRecord>,
     ) -> (bool, bool) {
-        let member_id = &admission.member_id;
-        if let Some(old) = &admission.replaces {
+        if let Some(old) = replaces {
             self.replace_member(old, member_id, records);
         }
         let old = self.state.members.get(member_id).map(|member| member.metadata.clone());
-        let metadata = updated(old.clone().unwrap_or_default(), request);
+        let metadata = change(old.clone().unwrap_or_default());
         if old.as_ref() == Some(&metadata) {
             return (false, false);
         }
@@ -187,7 +191,7 @@ impl ConsumerGroup {
 
     /// Resolves the regular expression that is new, and now and then all of them, when topics have changed. Says whether
     /// one of them matches other topics than before.
-    fn resolve_patterns(
+    pub(super) fn resolve_patterns(
         &mut self,
         now: Now,
         topics: &dyn TopicsImage,
@@ -258,7 +262,7 @@ impl ConsumerGroup {
     }
 
     /// Takes the member one step towards its target.
-    fn reconcile(
+    pub(super) fn reconcile(
         &mut self,
         topics: &dyn TopicsImage,
         member_id: &Arc<str>,
@@ -287,8 +291,8 @@ impl ConsumerGroup {
             is_free: &is_free,
         };
         let next = step.take(&member.current);
-        // The invariant of all this: nothing is given that another owns.
-        for (topic, partition) in next.owned() {
+        // The invariant of all this: what another owns is not given.
+        for (topic, partition) in pairs(&next.assigned) {
             assert!(is_free(topic, partition), "{topic}-{partition} given to {member_id} has another owner");
         }
         if next != member.current {
@@ -305,16 +309,17 @@ impl ConsumerGroup {
         before: Option<&CurrentAssignment>,
     ) {
         let Some(member) = self.state.members.get(member_id) else { return };
-        let session = session_timeout(member, rules);
-        self.deadlines.start_session(member_id, now.monotonic.saturating_add(session));
+        self.deadlines.start(member_id, Timer::Session, now.after(session_timeout(member, rules)));
+        self.deadlines.stop(member_id, Timer::Join);
+        self.deadlines.stop(member_id, Timer::Sync);
         let current = &member.current;
         if current.state != MemberState::UnrevokedPartitions {
-            self.deadlines.stop_revocation(member_id);
+            self.deadlines.stop(member_id, Timer::Revocation);
         } else if before.is_none_or(|before| {
             before.state != current.state || before.pending_revocation != current.pending_revocation
         }) {
-            let deadline = now.monotonic.saturating_add(member.metadata.rebalance_timeout);
-            self.deadlines.start_revocation(member_id, current.epoch, deadline);
+            let deadline = now.after(member.metadata.rebalance_timeout);
+            self.deadlines.start(member_id, Timer::Revocation, deadline);
         }
     }
 }

@@ -4,7 +4,8 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use super::{
     ConsumerGroup, ConsumerRecord, CurrentAssignment, EpochPartitions, Heartbeat, HeartbeatAnswer,
-    Heartbeated, LEAVE_FOR_A_WHILE, LEFT_FOR_A_WHILE, MemberState, TopicsImage, deadlines::Timer,
+    HeartbeatRefused, Heartbeated, LEAVE_FOR_A_WHILE, LEFT_FOR_A_WHILE, MemberState, TopicsImage,
+    deadlines::Timer,
 };
 use crate::groups::{GroupError, Now};
 
@@ -14,13 +15,13 @@ impl ConsumerGroup {
         &mut self,
         topics: &dyn TopicsImage,
         request: &Heartbeat,
-    ) -> Result<Heartbeated, GroupError> {
+    ) -> Result<Heartbeated, HeartbeatRefused> {
         let member_id = match &request.instance_id {
             None => &request.member_id,
             Some(instance_id) => {
                 let holder = self.state.static_members.get(instance_id).ok_or(GroupError::UnknownMemberId)?;
                 if *holder != request.member_id {
-                    return Err(GroupError::FencedInstanceId);
+                    return Err(GroupError::FencedInstanceId.into());
                 }
                 holder
             }
@@ -42,7 +43,7 @@ impl ConsumerGroup {
                 ..member.current.clone()
             };
             let member_id = Arc::clone(member_id);
-            self.deadlines.stop_revocation(&member_id);
+            self.deadlines.stop(&member_id, Timer::Revocation);
             self.commit(
                 &mut records,
                 ConsumerRecord::CurrentMemberAssignment { member_id, value: Some(current) },
@@ -61,15 +62,15 @@ impl ConsumerGroup {
     }
 
     /// Removes the members whose time is up: no heartbeat within the session, or partitions not given up within the
-    /// rebalance timeout. The records are applied already.
+    /// rebalance timeout; a classic member as well when it does not join again or does not sync within it. The records are
+    /// applied already.
     pub fn tick(&mut self, now: Now, topics: &dyn TopicsImage) -> Vec<ConsumerRecord> {
         let mut expired = BTreeSet::new();
         while let Some((member_id, timer)) = self.deadlines.take_due(now.monotonic) {
             let is_over = self.state.members.get(&member_id).is_some_and(|member| match timer {
                 Timer::Session => true,
-                Timer::Revocation { epoch } => {
-                    member.current.epoch == epoch && member.current.state == MemberState::UnrevokedPartitions
-                }
+                Timer::Revocation => member.current.state == MemberState::UnrevokedPartitions,
+                Timer::Join | Timer::Sync => member.metadata.classic.is_some(),
             });
             if is_over {
                 expired.insert(member_id);

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use regex::{Regex, RegexBuilder};
 
-use super::TopicsImage;
+use super::{HeartbeatRefused, TopicsImage};
 use crate::groups::GroupError;
 
 /// The most bytes that the compiled program of one expression may take.
@@ -24,10 +24,10 @@ impl Pattern {
     ///
     /// # Errors
     /// `InvalidRegularExpression` when it is not one, or when its program would be too large.
-    pub(super) fn compile(pattern: &str) -> Result<Self, GroupError> {
-        let refuse = |error: &regex::Error| GroupError::InvalidRegularExpression {
-            pattern: pattern.to_owned(),
-            reason: error.to_string(),
+    pub(super) fn compile(pattern: &str) -> Result<Self, HeartbeatRefused> {
+        let refuse = |error: &regex::Error| {
+            let reason = format!("the regular expression {pattern} is not valid: {error}");
+            HeartbeatRefused::new(GroupError::InvalidRegularExpression, reason)
         };
         let expression = without_quotations(pattern);
         // Alone first: what is only an expression between the brackets put around it below is none.
@@ -96,10 +96,9 @@ mod tests {
 
     #[test]
     fn brackets_that_close_what_is_not_open_make_no_expression() {
-        assert!(matches!(
-            Pattern::compile("a)(b").unwrap_err(),
-            GroupError::InvalidRegularExpression { pattern, .. } if pattern == "a)(b"
-        ));
+        let refused = Pattern::compile("a)(b").unwrap_err();
+        assert_eq!(refused.error, GroupError::InvalidRegularExpression);
+        assert!(refused.reason.contains("a)(b"), "{}", refused.reason);
         assert!(Pattern::compile("[").is_err());
         assert!(Pattern::compile("(?=a)").is_err(), "RE2 has no look-ahead");
     }

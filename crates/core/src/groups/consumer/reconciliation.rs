@@ -56,8 +56,10 @@ impl Step<'_> {
     }
 
     fn towards_target(&self, current: &CurrentAssignment) -> CurrentAssignment {
+        // What another owns as well can only come of a log that says so; the one whose record is last keeps it.
         let wanted = |topic: &TopicId, partition: &i32| {
-            self.subscribed.contains(topic)
+            (self.is_free)(*topic, *partition)
+                && self.subscribed.contains(topic)
                 && self.target.get(topic).is_some_and(|partitions| partitions.contains(partition))
         };
         let (mut assigned, revoked) = split(&current.assigned, wanted);

@@ -111,8 +111,8 @@ impl Heartbeat {
     ///
     /// # Errors
     /// `InvalidRequest` and `UnsupportedAssignor`, as Kafka checks and in its order.
-    pub fn check(&self, rules: &ConsumerRules) -> Result<(), GroupError> {
-        let invalid = |reason| Err(GroupError::InvalidRequest { reason });
+    pub fn check(&self, rules: &ConsumerRules) -> Result<(), HeartbeatRefused> {
+        let invalid = |reason| Err(HeartbeatRefused::new(GroupError::InvalidRequest, reason));
         let brings_id = self.drawn_member_id.is_none() || self.epoch > 0 || self.epoch == LEAVE_FOR_GOOD;
         if brings_id && is_blank(&self.member_id) {
             return invalid("the member id must not be empty");
@@ -143,7 +143,10 @@ impl Heartbeat {
         }
         match &self.server_assignor {
             Some(name) if !rules.assignors.iter().any(|assignor| assignor.name() == &**name) => {
-                Err(GroupError::UnsupportedAssignor { name: name.to_string() })
+                Err(HeartbeatRefused::new(
+                    GroupError::UnsupportedAssignor,
+                    format!("the assignor {name} is not supported"),
+                ))
             }
             _ => Ok(()),
         }
@@ -168,6 +171,29 @@ impl Heartbeat {
 
 fn is_blank(text: &str) -> bool {
     text.trim().is_empty()
+}
+
+/// Why a heartbeat was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct HeartbeatRefused {
+    /// The error, which has a code.
+    #[source]
+    pub error: GroupError,
+    /// What is wrong, for a person to read.
+    pub reason: String,
+}
+
+impl HeartbeatRefused {
+    pub(super) fn new(error: GroupError, reason: impl Into<String>) -> Self {
+        Self { error, reason: reason.into() }
+    }
+}
+
+impl From<GroupError> for HeartbeatRefused {
+    fn from(error: GroupError) -> Self {
+        Self { error, reason: error.to_string() }
+    }
 }
 
 /// What a heartbeat came to.

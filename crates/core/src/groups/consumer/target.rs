@@ -20,7 +20,7 @@ impl ConsumerGroup {
         topics: &dyn TopicsImage,
         records: &mut Vec<ConsumerRecord>,
     ) {
-        if self.state.epoch <= self.state.target_epoch || !self.may_compute_target(now, rules) {
+        if !self.is_target_due(now, rules) {
             return;
         }
         let targets = self.compute_target(rules, topics);
@@ -35,11 +35,14 @@ impl ConsumerGroup {
         self.commit(records, ConsumerRecord::TargetAssignmentMetadata(Some(value)));
     }
 
-    /// KIP-1263: many members that come at once share a computation.
-    fn may_compute_target(&self, now: Now, rules: &ConsumerRules) -> bool {
-        let Some(last) = self.state.target_timestamp else { return true };
-        // A clock that was set back must not hold the group up.
-        now.wall < last || u128::from(now.wall.millis_since(last)) >= rules.assignment_interval.as_millis()
+    /// True when the group has changed since its target was computed, and that was long enough ago (KIP-1263): many members
+    /// that come at once share a computation.
+    pub(super) fn is_target_due(&self, now: Now, rules: &ConsumerRules) -> bool {
+        self.state.epoch > self.state.target_epoch
+            && self.state.target_timestamp.is_none_or(|last| {
+                // A clock that was set back must not hold the group up.
+                now.wall < last || u128::from(now.wall.millis_since(last)) >= rules.assignment_interval.as_millis()
+            })
     }
 
     fn compute_target(&self, rules: &ConsumerRules, topics: &dyn TopicsImage) -> Vec<(Arc<str>, Partitions)> {

@@ -13,6 +13,7 @@ use crate::groups::GroupError;
 
 mod commits;
 mod membership;
+mod migration;
 mod patterns;
 mod properties;
 mod reconciling;
@@ -150,9 +151,9 @@ impl Bench {
                 self.log.extend(records);
                 Ok(answer)
             }
-            Err(error) => {
+            Err(refused) => {
                 assert!(self.group.has_same_state(&before), "a refused request must change nothing");
-                Err(error)
+                Err(refused.error)
             }
         }
     }

@@ -99,10 +99,10 @@ fn malformed_requests_are_refused() {
         heartbeat("m1", -3),
     ];
     for request in bad {
-        assert!(matches!(bench.send(&request), Err(GroupError::InvalidRequest { .. })), "{request:?}");
+        assert_eq!(bench.send(&request), Err(GroupError::InvalidRequest), "{request:?}");
     }
     let request = Heartbeat { server_assignor: Some("magic".into()), ..good };
-    assert_eq!(bench.send(&request), Err(GroupError::UnsupportedAssignor { name: "magic".into() }));
+    assert_eq!(bench.send(&request), Err(GroupError::UnsupportedAssignor));
     assert!(bench.group.is_empty() && bench.log.is_empty());
 }
 
@@ -111,7 +111,7 @@ fn an_assignor_that_the_broker_has_switched_off_is_unsupported() {
     let mut bench = Bench::new([("a", 1)]);
     bench.rules.assignors = vec![Assignor::Range];
     let request = Heartbeat { server_assignor: Some("uniform".into()), ..joining("m1", &["a"]) };
-    assert_eq!(bench.send(&request), Err(GroupError::UnsupportedAssignor { name: "uniform".into() }));
+    assert_eq!(bench.send(&request), Err(GroupError::UnsupportedAssignor));
     bench.join("m1", &["a"]);
     assert_eq!(bench.group.describe(&bench.rules, &bench.topics).assignor, Assignor::Range);
 }
@@ -138,7 +138,7 @@ fn the_epoch_before_is_taken_only_from_who_owns_nothing_new() {
     let foreign = Heartbeat { owned: Some(partitions(&[(1, &[7])])), ..heartbeat("m1", 1) };
     assert_eq!(bench.send(&foreign), Err(GroupError::FencedMemberEpoch));
     let older = Heartbeat { owned: Some(Partitions::new()), ..heartbeat("m1", 0) };
-    assert!(matches!(bench.send(&older), Err(GroupError::InvalidRequest { .. })));
+    assert_eq!(bench.send(&older), Err(GroupError::InvalidRequest));
 }
 
 #[test]

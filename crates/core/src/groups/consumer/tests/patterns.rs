@@ -34,10 +34,10 @@ fn a_regular_expression_is_resolved_and_stored() {
 fn a_bad_regular_expression_is_refused() {
     let mut bench = Bench::new([("foo", 1)]);
     let refused = bench.send(&by_pattern("m1", "[")).unwrap_err();
-    assert!(matches!(refused, GroupError::InvalidRegularExpression { pattern, .. } if pattern == "["));
+    assert_eq!(refused, GroupError::InvalidRegularExpression);
     bench.send(&by_pattern("m1", "foo")).unwrap();
     let change = Heartbeat { subscribed_pattern: Some("(".into()), ..heartbeat("m1", 1) };
-    assert!(matches!(bench.send(&change), Err(GroupError::InvalidRegularExpression { .. })));
+    assert_eq!(bench.send(&change), Err(GroupError::InvalidRegularExpression));
 }
 
 #[test]

@@ -71,6 +71,19 @@ fn a_static_member_that_does_not_come_back_is_removed_when_its_session_ends() {
 }
 
 #[test]
+fn a_process_that_left_for_a_while_is_fenced_when_it_goes_on() {
+    let mut bench = Bench::new([("a", 2)]);
+    bench.send(&static_join("m1")).unwrap();
+    bench.topics.set("a", 3);
+    bench.send(&static_beat("m1", 1)).unwrap();
+    bench.send(&static_beat("m1", LEAVE_FOR_A_WHILE)).unwrap();
+    for epoch in [1, 2] {
+        let late = Heartbeat { owned: Some(Partitions::new()), ..static_beat("m1", epoch) };
+        assert_eq!(bench.send(&late), Err(GroupError::FencedMemberEpoch));
+    }
+}
+
+#[test]
 fn a_static_member_that_leaves_for_good_frees_its_instance_id() {
     let mut bench = Bench::new([("a", 2)]);
     bench.send(&static_join("m1")).unwrap();
