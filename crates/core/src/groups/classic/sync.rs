@@ -77,13 +77,14 @@ impl ClassicGroup {
         effects: &mut Effects,
     ) {
         match self.pending_stores.remove(&ticket) {
-            None => {}
-            Some(PendingStore::Assignment { generation, assignments }) => {
-                if self.state == ClassicState::CompletingRebalance && self.generation == generation {
-                    self.assignment_store = None;
-                    self.assignment_stored(now, assignments, result, effects);
-                }
+            Some(PendingStore::Assignment { generation, assignments })
+                if self.state == ClassicState::CompletingRebalance && self.generation == generation =>
+            {
+                self.assignment_store = None;
+                self.assignment_stored(now, assignments, result, effects);
             }
+            // The generation is over, or nothing waited.
+            None | Some(PendingStore::Assignment { .. }) => {}
             Some(PendingStore::Replacement(replacement)) => {
                 self.replacement_stored(now, replacement, result, effects);
             }

@@ -14,7 +14,7 @@ enum Event {
     Sync {
         client: usize,
     },
-    /// The first so many clients join, and again where they are told to.
+    /// The first so many clients ask how they are, and join where they are told to.
     JoinAll {
         count: usize,
     },
@@ -44,15 +44,17 @@ enum Event {
 fn any_event() -> impl Strategy<Value = Event> {
     let client = 0_usize..6;
     prop_oneof![
-        8 => (client.clone(), 0_u8..4, prop::bool::weighted(0.2))
+        3 => (client.clone(), 0_u8..4, prop::bool::weighted(0.2))
             .prop_map(|(client, variant, forget_id)| Event::Join { client, variant, forget_id }),
-        8 => client.clone().prop_map(|client| Event::Sync { client }),
-        4 => (1_usize..7).prop_map(|count| Event::JoinAll { count }),
-        4 => Just(Event::SyncAll),
+        3 => (3_usize..6)
+            .prop_map(|client| Event::Join { client, variant: 0, forget_id: true }),
+        4 => client.clone().prop_map(|client| Event::Sync { client }),
+        6 => prop_oneof![3 => Just(6), 1 => 1_usize..6].prop_map(|count| Event::JoinAll { count }),
+        6 => Just(Event::SyncAll),
         4 => client.clone().prop_map(|client| Event::Heartbeat { client }),
         1 => client.clone().prop_map(|client| Event::Commit { client }),
         1 => (client, any::<bool>()).prop_map(|(client, by_instance)| Event::Leave { client, by_instance }),
-        3 => prop_oneof![1_u64..500, 2_000_u64..12_000, Just(60_000)].prop_map(|millis| Event::Pass { millis }),
+        3 => prop_oneof![4 => 1_u64..4_000, 1 => 4_000_u64..12_000, 1 => Just(60_000)].prop_map(|millis| Event::Pass { millis }),
         6 => prop::bool::weighted(0.9).prop_map(|works| Event::Store { works }),
         1 => (0_usize..4).prop_map(|which| Event::Disconnect { which }),
         1 => Just(Event::Restore),
@@ -84,7 +86,11 @@ impl World {
         let start = Now { monotonic: Duration::ZERO, wall: Timestamp::from_millis(WALL) };
         Self {
             group: ClassicGroup::new(start),
-            rules: GroupRules { size_max: 5, initial_rebalance_delay: initial_delay, ..rules() },
+            rules: GroupRules {
+                size_max: if initial_delay.is_zero() { 4 } else { 6 },
+                initial_rebalance_delay: initial_delay,
+                ..rules()
+            },
             clock: Duration::ZERO,
             clients: vec![Client::default(); 6],
             waiting: BTreeMap::new(),
@@ -160,6 +166,11 @@ impl World {
 
     fn join_all(&mut self, count: usize) {
         for client in 0..count {
+            let Client { member_id, generation, .. } = &self.clients[client];
+            let (now, instance_id) = (self.now(), Self::instance_id(client));
+            if self.group.heartbeat(now, member_id, instance_id.as_deref(), *generation).is_ok() {
+                continue;
+            }
             self.join(client, 0, false);
             // Again with the id that it was given.
             if !self.waiting.values().any(|waiting| *waiting == client) {
