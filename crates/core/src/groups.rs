@@ -1,7 +1,7 @@
 //! Groups of consumers: who belongs to a group, and what its members were told to do.
 //!
 //! **Owns** the decisions of the group coordinator, one state machine for each kind of group. [`classic`] is the kind whose
-//! leader, one of the clients, hands out the partitions.
+//! leader, one of the clients, hands out the partitions; in [`consumer`] the coordinator does.
 //!
 //! **Does not own** how a request waits, how a record gets into `__consumer_offsets`, or which broker coordinates which
 //! group: time, requests and the outcome of writes come in, replies and records go out.
@@ -11,6 +11,8 @@
 //! broker: its clients come again.
 
 pub mod classic;
+pub mod consumer;
+mod embedded;
 pub mod offsets;
 
 use std::time::Duration;
@@ -83,6 +85,12 @@ pub enum GroupError {
     /// The coordinator knows no assignor of this name.
     #[error("assignor is not supported")]
     UnsupportedAssignor,
+    /// The regular expression does not compile, or is too large.
+    #[error("regular expression is invalid")]
+    InvalidRegularExpression,
+    /// The member cannot use this version of the request.
+    #[error("version of the request is not for members of the consumer protocol")]
+    UnsupportedVersion,
     /// There is no room for another member.
     #[error("group has as many members as it may have")]
     GroupMaxSizeReached,

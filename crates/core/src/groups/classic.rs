@@ -26,6 +26,7 @@ mod join;
 mod member;
 mod membership;
 mod messages;
+mod migration;
 mod rebalance;
 mod sessions;
 mod subscription;
@@ -44,6 +45,7 @@ pub use self::messages::{
     DescribedMember, Effects, JoinRefused, JoinRequest, Joined, JoinedMember, LeavingMember, Reply,
     StoreTicket, Stored, StoredMember, SyncRequest, Synced,
 };
+pub use self::migration::MigratingMember;
 use self::{
     member::{Identity, Member, Members, Protocols},
     rebalance::InitialDelay,

@@ -51,6 +51,10 @@ impl Protocols {
         Self(vec![(name, metadata)])
     }
 
+    pub(super) fn to_vec(&self) -> Vec<(Arc<str>, Bytes)> {
+        self.0.clone()
+    }
+
     pub(super) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
         self.0.iter().map(|(name, _)| name)
     }
