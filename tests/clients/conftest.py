@@ -16,6 +16,7 @@ import pytest
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "faults"))
 import scenarios  # noqa: E402
 from ports import free_port  # noqa: E402
+from wire import announced  # noqa: E402
 
 BINARY = os.environ["TIDELOG_BIN"]
 STORE = os.environ["TIDELOG_TEST_STORE"]
@@ -118,9 +119,9 @@ class Node:
         wait_until(cold, 60, f"{topic} is cold: {self.partitions(topic)}")
 
     def log_files(self, topic):
-        """The files of a topic's partitions that Kafka's tools know, its records that are only in the journal apart."""
+        """The `.log` files of a topic: what is only in the journal is in none of them yet."""
         ids = {entry["topic"]: entry["topic_id"] for entry in self.cli("topic", "list")["topics"]}
-        return sorted((self.folder / "data").glob(f"**/*{ids[topic]}*/**/*.log"))
+        return sorted((self.folder / "data").glob(f"{ids[topic]}-*/*.log"))
 
     def drop_cache(self):
         """Empties the cache of cold chunks, so that the next read comes from the bucket."""
@@ -183,6 +184,6 @@ def run_of(runs, client):
         else:
             node = Node(name, {**FAST_TIER, **GROUP_SETTINGS})
         node.start()
-        runs[client] = scenarios.Run(client, node, SCRATCH / "clients")
+        runs[client] = scenarios.Run(client, node, SCRATCH / "clients", announced(node.address))
         runs[client].run()
     return runs[client]

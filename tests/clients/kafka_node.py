@@ -10,6 +10,9 @@ import time
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "faults"))
 from ports import free_port  # noqa: E402
 
+# On a machine that builds meanwhile.
+START_SECONDS_MAX = 180
+
 SETTINGS = """process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
@@ -55,15 +58,20 @@ class KafkaNode:
         self.process = subprocess.Popen(
             self.java("kafka.Kafka", str(properties)), stdout=self.log, stderr=self.log, cwd=self.folder
         )
-        deadline = time.monotonic() + 60
-        while True:
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while not self.listens():
             assert self.process.poll() is None, f"Kafka ended, see {self.log.name}"
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-                return
-            except OSError:
-                assert time.monotonic() < deadline, "Kafka does not listen"
-                time.sleep(0.1)
+            if time.monotonic() > deadline:
+                self.kill()
+                raise AssertionError(f"Kafka does not listen, see {self.log.name}")
+            time.sleep(0.1)
+
+    def listens(self):
+        try:
+            socket.create_connection(("127.0.0.1", self.port), 1).close()
+            return True
+        except OSError:
+            return False
 
     def kill(self):
         self.process.send_signal(signal.SIGKILL)

@@ -7,7 +7,6 @@ import pytest
 
 from conftest import run_of
 from scenarios import CONSUMER_GROUP_HEARTBEAT, is_unsupported, pairs
-from wire import announced
 
 RECORDS = 30
 
@@ -95,7 +94,7 @@ def test_log_dirs_tell_sizes(tools, client, scenario):
     told = json.loads(next(line for line in tools("log-dirs").splitlines() if line.startswith("{")))
     parts = [part for broker in told["brokers"] for folder in broker["logDirs"] for part in folder["partitions"]]
     assert sorted(part["partition"] for part in parts) == [f"{tools.topic}-{part}" for part in range(3)]
-    assert all(part["size"] > 0 and part["offsetLag"] == 0 and not part["isFuture"] for part in parts)
+    assert all(part["size"] > 0 and part["offsetLag"] == 0 and not part["isFuture"] for part in parts), parts
 
 
 @java
@@ -126,7 +125,7 @@ def test_the_verifiable_pair_agrees(runs, client, scenario, protocol):
 
     sent = [event for event in events("producer") if event["name"] == "producer_send_success"]
     assert sorted(int(event["value"]) for event in sent) == list(range(500))
-    if protocol == "consumer" and CONSUMER_GROUP_HEARTBEAT not in announced(run.node.address):
+    if protocol == "consumer" and CONSUMER_GROUP_HEARTBEAT not in run.announced:
         assert is_unsupported(facts[protocol]["output"]), facts[protocol]["output"]
         return
     told = events(protocol)

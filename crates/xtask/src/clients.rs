@@ -17,6 +17,9 @@ use crate::{
 /// At this many a time: the machines that this is for have two processors.
 const WORKERS: &str = "2";
 
+/// The tests of the clients' scenarios, among others.
+const SCENARIOS: [&str; 2] = ["tests/clients/test_scenarios.py", "tests/clients/test_java_tools.py"];
+
 /// What the scenarios run against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Against {
@@ -102,12 +105,16 @@ impl<'a> Tests<'a> {
         let mut tests = Command::new(&self.python);
         tests.args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no"]);
         tests.args(["-n", WORKERS, "--dist", "loadgroup"]);
-        tests.arg(if scenarios { "tests/clients/test_scenarios.py" } else { "tests/clients" });
+        if scenarios {
+            tests.args(SCENARIOS);
+        } else {
+            tests.arg("tests/clients");
+        }
         if let Some(filter) = &self.options.filter {
             tests.args(["-k", filter]);
         }
         if store.is_some_and(|store| !has_scenarios(store.kind, self.options)) {
-            tests.arg("--ignore=tests/clients/test_scenarios.py");
+            tests.args(SCENARIOS.map(|file| format!("--ignore={file}")));
         }
         tests
             .env("PYTHONDONTWRITEBYTECODE", "1")
@@ -122,6 +129,7 @@ impl<'a> Tests<'a> {
                 .env("TIDELOG_TEST_ENDPOINT", store.endpoint.as_deref().unwrap_or(""))
                 .envs(store.environment.iter().map(|(name, value)| (name, value))),
             None => tests
+                .env("TIDELOG_TEST_AGAINST", "kafka")
                 .env("TIDELOG_TEST_JARS", install::jars()?)
                 .env("TIDELOG_TEST_STORE", "")
                 .env("TIDELOG_TEST_ENDPOINT", ""),

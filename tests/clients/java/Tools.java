@@ -127,7 +127,7 @@ final class Tools {
         String configs = "kafka.admin.ConfigCommand";
         String groups = tools + "consumer.group.ConsumerGroupCommand";
         tool("topics-create", topics, "--create", "--topic", topic, "--partitions", "2", "--replication-factor", "1",
-            "--config", "retention.ms=3600000");
+            "--config", "retention.ms=3600000", "--config", "local.retention.ms=3600000");
         tool("topics-list", topics, "--list");
         tool("topics-alter", topics, "--alter", "--topic", topic, "--partitions", "3");
         tool("topics-describe", topics, "--describe", "--topic", topic);
