@@ -6,6 +6,8 @@
 pub(crate) mod alter_configs;
 pub(crate) mod api_versions;
 mod config_changes;
+pub(crate) mod consumer_group_describe;
+pub(crate) mod consumer_group_heartbeat;
 pub(crate) mod create_partitions;
 pub(crate) mod create_topics;
 pub(crate) mod delete_groups;

@@ -112,6 +112,8 @@ pub(crate) const fn group(error: &GroupError) -> ErrorCode {
         GroupError::GroupMaxSizeReached => ErrorCode::GroupMaxSizeReached,
         GroupError::InvalidSessionTimeout => ErrorCode::InvalidSessionTimeout,
         GroupError::InvalidRequest => ErrorCode::InvalidRequest,
+        GroupError::InvalidRegularExpression => ErrorCode::InvalidRegularExpression,
+        GroupError::UnsupportedVersion => ErrorCode::UnsupportedVersion,
         GroupError::CoordinatorLoadInProgress => ErrorCode::CoordinatorLoadInProgress,
         GroupError::CoordinatorNotAvailable => ErrorCode::CoordinatorNotAvailable,
         GroupError::NotCoordinator => ErrorCode::NotCoordinator,

@@ -201,6 +201,8 @@ served! {
     IncrementalAlterConfigs [0-1] api::incremental_alter_configs::handle;
     DescribeCluster [0-2] api::describe_cluster::handle;
     ListConfigResources [0-1] api::list_config_resources::handle;
+    ConsumerGroupHeartbeat [0-1] api::consumer_group_heartbeat::handle;
+    ConsumerGroupDescribe [0-1] api::consumer_group_describe::handle;
     DescribeTopicPartitions [0-0] api::describe_topic_partitions::handle
         as api::describe_topic_partitions::answer_bytes;
 }

@@ -1,8 +1,8 @@
 //! Offsets that end: by their age, with their topic, with their group.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
-use tidelog_core::groups::{classic::ClassicState, offsets::Place};
+use tidelog_core::groups::offsets::Place;
 use tidelog_runtime::CancellationToken;
 use tidelog_types::TopicName;
 
@@ -46,9 +46,9 @@ pub(super) fn expire(node: &Node, shard: &Shard) {
             .filter(|place| !state.unapplied(&name).any(|write| write.changes(place)))
             .collect();
         let all = state.groups.get(&name).is_some_and(|group| {
-            group.members.state() == ClassicState::Empty
+            group.members.is_empty()
                 && group.writes == 0
-                && group.members.pending_member_count() == 0
+                && !group.members.awaits_members()
                 && group.offsets.len() == expired.len()
         });
         if all {
@@ -72,12 +72,9 @@ pub(super) fn drop_topics(node: &Node, shard: &Shard, topics: &[Arc<str>]) {
         let kept = group
             .into_iter()
             .flat_map(|group| topics.iter().flat_map(|topic| group.offsets.places_of(topic)));
-        let coming = state.unapplied(name).flat_map(|write| match &write.then {
-            Then::Offsets { changes, .. } => changes.as_slice(),
-            Then::Stored(_) | Then::Deleted { .. } => &[],
-        });
-        let coming = coming.map(|(place, _)| place).filter(|(topic, _)| topics.contains(topic));
-        let places: std::collections::BTreeSet<Place> = kept.chain(coming.cloned()).collect();
+        let coming = state.unapplied(name).flat_map(Write::places);
+        let coming = coming.filter(|(topic, _)| topics.contains(topic));
+        let places: BTreeSet<Place> = kept.chain(coming.cloned()).collect();
         places.into_iter().collect()
     };
     drop_places(node, shard, of_them);
@@ -137,17 +134,11 @@ fn end_offsets(state: &mut State, name: &Arc<str>, places: Vec<Place>) -> bool {
 /// whether it was queued; where not, whoever waits is told.
 pub(super) fn delete_group(state: &mut State, name: &Arc<str>, answer: Option<Answer>) -> bool {
     let Some(group) = state.groups.get(name) else { return false };
-    let coming = state.unapplied(name).flat_map(|write| match &write.then {
-        Then::Offsets { changes, .. } => changes.as_slice(),
-        Then::Stored(_) | Then::Deleted { .. } => &[],
-    });
-    let mut places: std::collections::BTreeSet<Place> = group.offsets.places().collect();
-    places.extend(coming.map(|(place, _)| place.clone()));
+    let mut places: BTreeSet<Place> = group.offsets.places().collect();
+    places.extend(state.unapplied(name).flat_map(Write::places).cloned());
     let mut entries: Vec<_> =
         places.iter().filter_map(|place| records::offset_tombstone(name, place).ok()).collect();
-    if group.recorded {
-        entries.extend(records::group_tombstone(name).ok());
-    }
+    entries.extend(state.end_members(name));
     if entries.is_empty() {
         // Nobody will find it after a start either.
         state.remove(name);

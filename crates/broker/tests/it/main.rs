@@ -9,6 +9,7 @@ mod bad_input;
 mod cold;
 mod configs;
 mod connections;
+mod consumer_groups;
 mod fetches;
 mod groups;
 mod hostile;
