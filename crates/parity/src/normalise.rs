@@ -129,7 +129,13 @@ fn walk(rules: &Rules, names: &mut Names, api: &str, path: &str, value: &Tree) -
         ),
         Tree::Array(elements) => {
             let elements = arranged(rules, names, api, path, elements);
-            Tree::Array(elements.iter().map(|element| walk(rules, names, api, path, element)).collect())
+            let mut walked: Vec<Tree> =
+                elements.iter().map(|element| walk(rules, names, api, path, element)).collect();
+            // By then all that is random is not.
+            if rules.of(api, path).any(|treatment| *treatment == Treatment::Sort(None)) {
+                walked.sort();
+            }
+            Tree::Array(walked)
         }
         leaf => {
             let treated =
@@ -150,7 +156,6 @@ fn arranged(rules: &Rules, names: &Names, api: &str, path: &str, elements: &[Tre
             Treatment::Sort(Some(field)) | Treatment::Keyed(field) => {
                 elements.sort_by(|one, other| one.field(field).cmp(&other.field(field)));
             }
-            Treatment::Sort(None) => elements.sort(),
             _ => {}
         }
     }
