@@ -14,7 +14,9 @@ import uuid
 import pytest
 
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "faults"))
+import scenarios  # noqa: E402
 from ports import free_port  # noqa: E402
+from wire import announced  # noqa: E402
 
 BINARY = os.environ["TIDELOG_BIN"]
 STORE = os.environ["TIDELOG_TEST_STORE"]
@@ -29,6 +31,9 @@ FAST_TIER = {
     "log.local.retention.ms": "1000",
     "log.journal.file.bytes": "4194304",
 }
+
+# Nobody waits for members that do not come, so that a group settles at once.
+GROUP_SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
 
 
 class Node:
@@ -113,6 +118,11 @@ class Node:
 
         wait_until(cold, 60, f"{topic} is cold: {self.partitions(topic)}")
 
+    def log_files(self, topic):
+        """The `.log` files of a topic: what is only in the journal is in none of them yet."""
+        ids = {entry["topic"]: entry["topic_id"] for entry in self.cli("topic", "list")["topics"]}
+        return sorted((self.folder / "data").glob(f"{ids[topic]}-*/*.log"))
+
     def drop_cache(self):
         """Empties the cache of cold chunks, so that the next read comes from the bucket."""
         request = urllib.request.Request(f"http://127.0.0.1:{self.admin_port}/v1/cache/clear", method="POST")
@@ -154,3 +164,26 @@ def own_node():
 def topic():
     """A topic name that nobody used."""
     return f"t-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture(scope="session")
+def runs():
+    """Each client's run through its scenarios, made when its first test asks for it."""
+    made = {}
+    yield made
+    for run in made.values():
+        run.node.stop()
+        shutil.rmtree(run.node.folder, ignore_errors=True)
+
+
+def run_of(runs, client):
+    if client not in runs:
+        name = f"{client}-{uuid.uuid4().hex[:8]}"
+        if scenarios.AGAINST_KAFKA:
+            node = scenarios.kafka_node(name, SCRATCH)
+        else:
+            node = Node(name, {**FAST_TIER, **GROUP_SETTINGS})
+        node.start()
+        runs[client] = scenarios.Run(client, node, SCRATCH / "clients", announced(node.address))
+        runs[client].run()
+    return runs[client]

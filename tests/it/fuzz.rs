@@ -56,6 +56,7 @@ macro_rules! campaigns {
 campaigns! {
     any_bytes_are_a_request_or_refused = "request",
     any_bytes_are_a_response_or_refused = "response",
+    any_bytes_are_a_record_of_a_coordinator_or_refused = "coordinator",
     any_bytes_are_batches_or_refused = "batches",
     any_bytes_decompress_within_their_cap_or_are_refused = "codecs",
     any_bytes_are_fetched_records_or_refused = "fetched",

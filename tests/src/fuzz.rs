@@ -12,6 +12,7 @@
 //! | input | allocated, at most | counted |
 //! | --- | --- | --- |
 //! | a frame | 40 × its bytes that are not records; records are slices of it | every allocation |
+//! | a record of `__consumer_offsets` | 40 × its bytes | every allocation |
 //! | batches, cut and checked | nothing | every allocation |
 //! | compressed records | input and output (capped), four times, and 18 MiB of a codec's state (not zstd's window, which C allocates) | the peak |
 //! | a file or object | [`FILE_ALLOCATED_PER_BYTE_MAX`] × its bytes; a page of a manifest, the most entries that it may have | every allocation |
@@ -91,6 +92,7 @@ const fn target(
 pub const TARGETS: &[Target] = &[
     target("request", wire::request, wire::request_seeds, 4096, 240_000),
     target("response", wire::response, wire::response_seeds, 4096, 240_000),
+    target("coordinator", wire::coordinator, wire::coordinator_seeds, 2048, 80_000),
     target("batches", batches::batches, batches::batch_seeds, 4096, 32_000),
     target("codecs", batches::codecs, batches::codec_seeds, 4096, 32_000),
     target("fetched", batches::fetched, batches::fetched_seeds, 4096, 40_000),

@@ -29,6 +29,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use bytes::Bytes;
 use tidelog_runtime::{CancellationToken, Permit};
 use tidelog_types::limits::CONNECTION_REQUESTS_IN_FLIGHT_MAX;
+use tidelog_wire::Str;
 use tokio::{
     net::{
         TcpStream,
@@ -70,10 +71,19 @@ pub(crate) struct Caller {
     pub endpoint: Arc<Endpoint>,
     /// The peer's address.
     pub address: SocketAddr,
+    /// How the client calls itself in this request; empty where it does not.
+    pub client_id: Str,
     /// Cancelled when the connection or the broker ends: waits for news end, what is begun is finished.
     pub ended: CancellationToken,
     /// What the connection has in work.
     pub in_work: Arc<InWork>,
+}
+
+impl Caller {
+    /// The same, in a request that names its client.
+    pub(crate) fn named(&self, client_id: Option<Str>) -> Self {
+        Self { client_id: client_id.unwrap_or_default(), ..self.clone() }
+    }
 }
 
 /// What goes back to the client for one request.

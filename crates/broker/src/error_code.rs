@@ -1,8 +1,8 @@
 //! The one mapping of the system's errors to Kafka's codes. No wildcard arm: a new error is decided on here.
 
 use tidelog_core::{
-    cluster::Refusal, partition::AppendRefusal, producers::ProducerError, read_plan::LeadershipMismatch,
-    topic_config::ConfigError,
+    cluster::Refusal, groups::GroupError, partition::AppendRefusal, producers::ProducerError,
+    read_plan::LeadershipMismatch, topic_config::ConfigError,
 };
 use tidelog_format::batch::{BatchErrorKind, RecordError};
 use tidelog_replica::{
@@ -90,6 +90,33 @@ pub(crate) fn refusal(refusal: &Refusal) -> ApiError {
         | Refusal::TimeOverflow { .. } => ErrorCode::UnknownServerError,
     };
     ApiError::new(code, refusal.to_string())
+}
+
+/// Why a group refuses.
+pub(crate) const fn group(error: &GroupError) -> ErrorCode {
+    match error {
+        GroupError::InvalidGroupId => ErrorCode::InvalidGroupId,
+        GroupError::GroupIdNotFound => ErrorCode::GroupIdNotFound,
+        GroupError::NonEmptyGroup => ErrorCode::NonEmptyGroup,
+        GroupError::GroupSubscribedToTopic => ErrorCode::GroupSubscribedToTopic,
+        GroupError::UnknownMemberId => ErrorCode::UnknownMemberId,
+        GroupError::MemberIdRequired => ErrorCode::MemberIdRequired,
+        GroupError::IllegalGeneration => ErrorCode::IllegalGeneration,
+        GroupError::RebalanceInProgress => ErrorCode::RebalanceInProgress,
+        GroupError::InconsistentGroupProtocol => ErrorCode::InconsistentGroupProtocol,
+        GroupError::FencedInstanceId => ErrorCode::FencedInstanceId,
+        GroupError::UnreleasedInstanceId => ErrorCode::UnreleasedInstanceId,
+        GroupError::FencedMemberEpoch => ErrorCode::FencedMemberEpoch,
+        GroupError::StaleMemberEpoch => ErrorCode::StaleMemberEpoch,
+        GroupError::UnsupportedAssignor => ErrorCode::UnsupportedAssignor,
+        GroupError::GroupMaxSizeReached => ErrorCode::GroupMaxSizeReached,
+        GroupError::InvalidSessionTimeout => ErrorCode::InvalidSessionTimeout,
+        GroupError::InvalidRequest => ErrorCode::InvalidRequest,
+        GroupError::CoordinatorLoadInProgress => ErrorCode::CoordinatorLoadInProgress,
+        GroupError::CoordinatorNotAvailable => ErrorCode::CoordinatorNotAvailable,
+        GroupError::NotCoordinator => ErrorCode::NotCoordinator,
+        GroupError::UnknownServer => ErrorCode::UnknownServerError,
+    }
 }
 
 /// Why nothing was appended.

@@ -154,6 +154,7 @@ macro_rules! served {
                 $(ApiKey::$api => {
                     Box::pin(async move {
                         let body = request.body()?;
+                        let caller = &caller.named(request.header.client_id.take());
                         $(
                             let bytes = $bytes(node, &body);
                             if bytes > ANSWER_FREE {
@@ -177,7 +178,15 @@ macro_rules! served {
 served! {
     ListOffsets [1-11] api::list_offsets::handle;
     Metadata [0-13] api::metadata::handle as api::metadata::answer_bytes;
+    OffsetCommit [2-9] api::offset_commit::handle;
+    OffsetFetch [1-9] api::offset_fetch::handle;
     FindCoordinator [0-6] api::find_coordinator::handle;
+    JoinGroup [0-9] api::join_group::handle;
+    Heartbeat [0-4] api::heartbeat::handle;
+    LeaveGroup [0-5] api::leave_group::handle;
+    SyncGroup [0-5] api::sync_group::handle;
+    DescribeGroups [0-6] api::describe_groups::handle;
+    ListGroups [0-5] api::list_groups::handle as api::list_groups::answer_bytes;
     CreateTopics [2-7] api::create_topics::handle;
     DeleteTopics [1-6] api::delete_topics::handle;
     DeleteRecords [0-2] api::delete_records::handle;
@@ -186,6 +195,8 @@ served! {
     DescribeConfigs [1-4] api::describe_configs::handle as api::describe_configs::answer_bytes;
     AlterConfigs [0-2] api::alter_configs::handle;
     DescribeLogDirs [1-4] api::describe_log_dirs::handle as api::describe_log_dirs::answer_bytes;
+    DeleteGroups [0-2] api::delete_groups::handle;
+    OffsetDelete [0-0] api::offset_delete::handle;
     CreatePartitions [0-3] api::create_partitions::handle;
     IncrementalAlterConfigs [0-1] api::incremental_alter_configs::handle;
     DescribeCluster [0-2] api::describe_cluster::handle;

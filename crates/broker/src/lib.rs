@@ -23,6 +23,7 @@ mod admin;
 mod api;
 mod config;
 mod connection;
+mod coordinator;
 mod error_code;
 mod fetch;
 mod handlers;
@@ -45,6 +46,7 @@ pub use listener::{BindError, BoundListener, Endpoint};
 pub use metrics::request_seconds;
 
 use crate::{
+    coordinator::GroupCoordinator,
     metrics::BrokerMetrics,
     node::{Node, NodeParts},
 };
@@ -97,8 +99,11 @@ impl Broker {
                 disk: parts.disk,
                 supervisor: parts.supervisor,
                 metrics,
+                groups: GroupCoordinator::new(&parts.registry),
             },
         ));
+        coordinator::register_lag(&parts.registry, &node);
+        coordinator::start(&node);
         for listener in listeners {
             let tasks = listener.accept(Arc::clone(&node), accepting.shutdown_token(), connections.clone());
             accepting.spawn("listener", tasks).detach();
@@ -123,6 +128,7 @@ impl Broker {
     pub async fn drain(&self, deadline: Duration) -> Vec<&'static str> {
         let mut left = self.listeners.shutdown(deadline).await;
         left.extend(self.connections.shutdown(deadline).await);
+        left.extend(self.node.coordinators.shutdown(deadline).await);
         left
     }
 }

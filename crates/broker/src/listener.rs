@@ -4,6 +4,7 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use thiserror::Error;
 use tidelog_runtime::{CancellationToken, Supervisor};
+use tidelog_wire::Str;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::{
@@ -133,6 +134,7 @@ impl BoundListener {
         let caller = Caller {
             endpoint: Arc::clone(&self.endpoint),
             address,
+            client_id: Str::default(),
             ended: supervisor.shutdown_token().child_token(),
             in_work: Arc::default(),
         };

@@ -21,6 +21,7 @@ use tidelog_wire::Str;
 use crate::{
     config::{BrokerConfig, ConnectionLimits},
     connection::FrameBudget,
+    coordinator::{GroupCoordinator, OFFSETS_TOPIC},
     fetch::{ColdReads, SessionCache},
     metrics::BrokerMetrics,
 };
@@ -73,6 +74,9 @@ pub(crate) struct Node {
     pub cold_budget: Budget,
     pub cold_reads: ColdReads,
     pub supervisor: Supervisor,
+    /// The tasks of the coordinators: they end after the connections, which they answer.
+    pub coordinators: Supervisor,
+    pub groups: GroupCoordinator,
     sessions: Mutex<SessionCache>,
     connections: Arc<AtomicUsize>,
     /// The producer ids of our block that are left: the next one, and the end.
@@ -89,6 +93,7 @@ pub(crate) struct NodeParts {
     pub disk: Arc<dyn Disk>,
     pub supervisor: Supervisor,
     pub metrics: BrokerMetrics,
+    pub groups: GroupCoordinator,
 }
 
 /// Counts a connection while it is open.
@@ -132,6 +137,8 @@ impl Node {
             copy_turns: tokio::sync::Semaphore::new(copy_turns()),
             cold_budget: Budget::new("reads of the bucket", COLD_FETCH_BUDGET),
             cold_reads: ColdReads::default(),
+            coordinators: parts.supervisor.child("coordinators"),
+            groups: parts.groups,
             supervisor: parts.supervisor,
             sessions: Mutex::new(SessionCache::new(limits.fetch_sessions_max)),
             connections: Arc::default(),
@@ -200,7 +207,7 @@ fn copy_turns() -> usize {
 
 /// Whether a topic is one of the cluster's own.
 pub(crate) fn is_internal(name: &TopicName) -> bool {
-    matches!(name.as_str(), "__consumer_offsets" | "__transaction_state")
+    matches!(name.as_str(), OFFSETS_TOPIC | "__transaction_state")
 }
 
 /// A topic's name as the wire has it.

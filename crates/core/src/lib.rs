@@ -4,10 +4,11 @@
 //!
 //! **Never** does IO, reads a clock, draws a random number, locks or waits: the shells around it do.
 //!
-//! Start reading at [`partition`] for the log's rules and at [`producers`] for idempotence.
+//! Start reading at [`partition`] for the log's rules, at [`producers`] for idempotence, and at [`groups`] for consumer groups.
 
 pub mod cluster;
 pub mod give_way;
+pub mod groups;
 pub mod partition;
 pub mod producers;
 pub mod read_plan;

@@ -1,6 +1,6 @@
 //! Configuration of topics and brokers: keys, types, defaults, checks and their resolved form.
 //!
-//! **Owns** the tables of keys ([`TOPIC_KEYS`], [`BROKER_KEYS`]), the order in which a value is looked for (topic, this
+//! **Owns** the tables of keys ([`TOPIC_KEYS`], [`broker_keys`]), the order in which a value is looked for (topic, this
 //! broker, all brokers, the broker's file, default), Kafka's texts of refusal, and [`TopicConfig`], the typed form that the
 //! rest of the system acts on.
 //!
@@ -12,6 +12,7 @@
 mod broker_keys;
 mod check;
 mod describe;
+mod group_keys;
 mod keys;
 #[cfg(test)]
 mod tests;
@@ -19,7 +20,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 pub use self::{
-    broker_keys::{BROKER_KEYS, broker_key},
+    broker_keys::{broker_key, broker_keys},
     check::{ConfigError, check},
     describe::{
         Description, Source, SynonymValue, describe_broker, describe_broker_defaults, describe_topic,
@@ -92,11 +93,27 @@ impl BrokerSettings {
     /// Checks what the broker was started with: all wrong settings at once.
     ///
     /// # Errors
-    /// One error for each wrong setting.
+    /// One error for each wrong setting, or else for each two that cannot stand together.
     pub fn check_static(values: &BTreeMap<String, String>) -> Result<(), Vec<ConfigError>> {
-        let errors: Vec<_> =
+        let mut errors: Vec<_> =
             values.iter().filter_map(|(name, value)| check_broker_value(name, value, false).err()).collect();
+        if errors.is_empty() {
+            errors = Self::disorder(&Self { static_values: values.clone(), ..Self::default() });
+        }
         if errors.is_empty() { Ok(()) } else { Err(errors) }
+    }
+
+    /// Settings in force that should be in order and are not, in Kafka's words.
+    #[must_use]
+    pub fn disorder(&self) -> Vec<ConfigError> {
+        let numbers = |name| self.number(name).unwrap_or_default();
+        group_keys::ORDERED
+            .iter()
+            .filter(|(least, most)| numbers(least) > numbers(most))
+            .map(|(least, most)| ConfigError::Conflict {
+                text: format!("{most} must be greater than or equal to {least}"),
+            })
+            .collect()
     }
 }
 

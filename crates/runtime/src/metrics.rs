@@ -57,8 +57,12 @@ enum Member {
     Counter(Counter),
     Gauge(Gauge),
     Computed(Arc<dyn Fn() -> u64 + Send + Sync>),
+    Many(&'static [&'static str], Arc<dyn Fn() -> Vec<Sample> + Send + Sync>),
     Histogram(Histogram),
 }
+
+/// One value of a family that is computed whole: the values of its labels, and what it is.
+pub type Sample = (Vec<String>, u64);
 
 /// A count that only grows.
 #[derive(Debug, Clone, Default)]
@@ -214,6 +218,19 @@ impl Registry {
         self.family(name, doc, Kind::Gauge, |members| members.insert(written_labels(labels), computed));
     }
 
+    /// A family of gauges that is computed whole whenever the metrics are read, with whatever values of `labels` there are then.
+    /// It replaces one of the same name.
+    pub fn family_computed(
+        &self,
+        name: &'static str,
+        doc: &'static str,
+        labels: &'static [&'static str],
+        compute: impl Fn() -> Vec<Sample> + Send + Sync + 'static,
+    ) {
+        let computed = Member::Many(labels, Arc::new(compute));
+        self.family(name, doc, Kind::Gauge, |members| members.insert(String::new(), computed));
+    }
+
     /// The histogram of this name over [`SECONDS`].
     #[must_use]
     pub fn histogram(&self, name: &'static str, doc: &'static str) -> Histogram {
@@ -266,6 +283,13 @@ impl Registry {
                     Member::Counter(counter) => push_sample(&mut text, name, "", &labels, counter.get()),
                     Member::Gauge(gauge) => push_sample(&mut text, name, "", &labels, gauge.get()),
                     Member::Computed(compute) => push_sample(&mut text, name, "", &labels, compute()),
+                    Member::Many(names, compute) => {
+                        for (values, value) in compute() {
+                            let labels: Vec<(&str, &str)> =
+                                names.iter().copied().zip(values.iter().map(String::as_str)).collect();
+                            push_sample(&mut text, name, "", &written_labels(&labels), value);
+                        }
+                    }
                     Member::Histogram(histogram) => push_histogram(&mut text, name, &labels, &histogram),
                 }
             }
@@ -361,6 +385,9 @@ mod tests {
         registry.counter_with("api_requests_total", "Requests.", &[("api", "fetch")]).inc();
         registry.gauge("log_tail_bytes", "Bytes\nheld.").set(17);
         registry.gauge_computed("budget_bytes", "Held.", &[], || 5);
+        let lags =
+            || vec![(vec!["a\"b".to_owned(), "0".to_owned()], 7), (vec!["c".to_owned(), "1".to_owned()], 0)];
+        registry.family_computed("lag", "Behind.", &["group", "partition"], lags);
         let histogram = registry.histogram_with("sync_seconds", "Time.", &[0.5, 1.0], &[("disk", "0")]);
         for value in [0.25, 0.5, 0.75, 3.0] {
             histogram.observe(value);
@@ -373,6 +400,10 @@ api_requests_total{api=\"produce\",error=\"a\\\"b\\\\c\\nd\"} 3
 # HELP budget_bytes Held.
 # TYPE budget_bytes gauge
 budget_bytes 5
+# HELP lag Behind.
+# TYPE lag gauge
+lag{group=\"a\\\"b\",partition=\"0\"} 7
+lag{group=\"c\",partition=\"1\"} 0
 # HELP log_tail_bytes Bytes\\nheld.
 # TYPE log_tail_bytes gauge
 log_tail_bytes 17

@@ -231,6 +231,9 @@ impl NodeConfig {
                 wrong.push(format!("{key}: {error}"));
             }
         }
+        let broker_settings = BrokerSettings { static_values: settings, ..BrokerSettings::default() };
+        wrong.extend(broker_settings.disorder().iter().map(ToString::to_string));
+        let mut settings = broker_settings.static_values;
         let data_dir = overrides.data_dir.or(file.data_dir).unwrap_or_else(|| DATA_DIR_DEFAULT.into());
         if data_dir.as_os_str().is_empty() {
             wrong.push("data_dir: it is empty: name a folder".to_owned());

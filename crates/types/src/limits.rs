@@ -42,6 +42,10 @@ pub const PRODUCER_ID_BLOCK: i64 = 1_000;
 /// Producers that one partition remembers: at about 400 bytes each this bounds the state, and its snapshot, to 4 MB.
 pub const PRODUCERS_PER_PARTITION_MAX: usize = 10_000;
 
+/// Members of one group that were given an id and have not joined with it yet. They cost a client one request each and live
+/// for a session timeout, so that a client in a loop would fill the memory without it.
+pub const GROUP_PENDING_MEMBERS_MAX: usize = 10_000;
+
 /// Operations that may wait in one lane of the disk; one more is answered with an error. Journal, write-behind and
 /// checkpoints keep a few each: so many mean that the device no longer answers.
 pub const DISK_QUEUE_OPERATIONS_MAX: usize = 65_536;

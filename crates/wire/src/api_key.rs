@@ -176,12 +176,20 @@ apis! {
     SaslAuthenticate = 36 sasl_authenticate::{SaslAuthenticateRequest, SaslAuthenticateResponse};
     CreatePartitions = 37 create_partitions::{CreatePartitionsRequest, CreatePartitionsResponse};
     DeleteGroups = 42 delete_groups::{DeleteGroupsRequest, DeleteGroupsResponse};
+    ElectLeaders = 43 elect_leaders::{ElectLeadersRequest, ElectLeadersResponse};
     IncrementalAlterConfigs = 44 incremental_alter_configs::{IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse};
+    AlterPartitionReassignments = 45 alter_partition_reassignments::{AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse};
+    ListPartitionReassignments = 46 list_partition_reassignments::{ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse};
     OffsetDelete = 47 offset_delete::{OffsetDeleteRequest, OffsetDeleteResponse};
+    DescribeQuorum = 55 describe_quorum::{DescribeQuorumRequest, DescribeQuorumResponse};
+    UpdateFeatures = 57 update_features::{UpdateFeaturesRequest, UpdateFeaturesResponse};
     DescribeCluster = 60 describe_cluster::{DescribeClusterRequest, DescribeClusterResponse};
     DescribeProducers = 61 describe_producers::{DescribeProducersRequest, DescribeProducersResponse};
+    UnregisterBroker = 64 unregister_broker::{UnregisterBrokerRequest, UnregisterBrokerResponse};
     DescribeTransactions = 65 describe_transactions::{DescribeTransactionsRequest, DescribeTransactionsResponse};
     ListTransactions = 66 list_transactions::{ListTransactionsRequest, ListTransactionsResponse};
+    ConsumerGroupHeartbeat = 68 consumer_group_heartbeat::{ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse};
+    ConsumerGroupDescribe = 69 consumer_group_describe::{ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse};
     ListConfigResources = 74 list_config_resources::{ListConfigResourcesRequest, ListConfigResourcesResponse};
     DescribeTopicPartitions = 75 describe_topic_partitions::{DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse};
 }

@@ -19,6 +19,7 @@
 mod table;
 mod api_key;
 mod codec;
+pub mod coordinator;
 mod error_code;
 mod frame;
 mod message;

@@ -105,6 +105,20 @@ pub enum DecodeError {
         /// The version.
         version: i16,
     },
+    /// No record has this type here.
+    #[error("unknown record type {record_type}")]
+    UnknownRecordType {
+        /// The type.
+        record_type: i16,
+    },
+    /// A record's value has no such version here.
+    #[error("{value} has no version {version} here")]
+    UnsupportedRecordVersion {
+        /// Kafka's name of the value.
+        value: &'static str,
+        /// The version.
+        version: i16,
+    },
     /// The size before a frame is negative or above the limit.
     #[error("frame size {size} is not within 0 and {max}")]
     FrameSize {

@@ -109,10 +109,32 @@ macro_rules! default_value {
     };
 }
 
-/// The table of one API.
+/// What a structure is beyond its fields, by its role: a message, a record's key, a record's value, or a part of one.
+macro_rules! part_of_role {
+    (struct $name:ident) => {};
+    // Kafka has one version of each key, and none of them is flexible: what stands before it is the record's type.
+    (key $name:ident : $record:ident) => {};
+    (value $name:ident : $record:ident, [$($valid:tt)*], [$($flexible:tt)*]) => {
+        impl $crate::coordinator::RecordValue for $name {
+            const VERSIONS: $crate::Versions = versions!($($valid)*);
+            const FLEXIBLE: $crate::Versions = versions!($($flexible)*);
+            const SPEC: &'static $crate::StructSpec = &Self::SPEC;
+        }
+    };
+    ($role:ident $name:ident : $api:ident, [$($valid:tt)*], [$($flexible:tt)*]) => {
+        impl $crate::Message for $name {
+            const API: $crate::ApiKey = $crate::ApiKey::$api;
+            const VERSIONS: $crate::Versions = versions!($($valid)*);
+            const FLEXIBLE: $crate::Versions = versions!($($flexible)*);
+            const SPEC: &'static $crate::StructSpec = &Self::SPEC;
+        }
+    };
+}
+
+/// The table of one API, or of one kind of record.
 macro_rules! messages {
     ($(
-        $role:ident $name:ident $(: $api:ident, versions [$($valid:tt)*], flexible [$($flexible:tt)*])? {
+        $role:ident $name:ident $(: $api:ident $(, versions [$($valid:tt)*], flexible [$($flexible:tt)*])?)? {
             $(
                 $field:ident : $type:ty [$($versions:tt)*]
                     $(nullable[$($nullable:tt)*])? $(tag $tag:literal)? $(= $default:expr)? $(, $ignorable:ident)? ;
@@ -264,13 +286,6 @@ macro_rules! messages {
             }
         }
 
-        $(
-            impl $crate::Message for $name {
-                const API: $crate::ApiKey = $crate::ApiKey::$api;
-                const VERSIONS: $crate::Versions = versions!($($valid)*);
-                const FLEXIBLE: $crate::Versions = versions!($($flexible)*);
-                const SPEC: &'static $crate::StructSpec = &Self::SPEC;
-            }
-        )?
+        part_of_role! { $role $name $(: $api $(, [$($valid)*], [$($flexible)*])?)? }
     )* };
 }

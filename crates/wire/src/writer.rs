@@ -20,6 +20,20 @@ pub enum EncodeError {
         /// The version.
         version: i16,
     },
+    /// No record has this type here.
+    #[error("unknown record type {record_type}")]
+    UnknownRecordType {
+        /// The type.
+        record_type: i16,
+    },
+    /// A record's value has no such version here.
+    #[error("{value} has no version {version} here")]
+    UnsupportedRecordVersion {
+        /// Kafka's name of the value.
+        value: &'static str,
+        /// The version.
+        version: i16,
+    },
     /// A field is null that may not be in this version.
     #[error("field `{field}` is null in version {version}")]
     UnexpectedNull {

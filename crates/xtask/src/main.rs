@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{bench, checks, clients, faults, fuzz, local, stores::StoreKind, verify};
+use xtask::{bench, checks, clients, faults, fuzz, local, verify};
 
 /// Developer's commands of Tidelog.
 #[derive(Parser)]
@@ -24,14 +24,8 @@ enum Command {
         seeds: Option<u32>,
     },
     /// Real clients against a real node on real stores.
-    E2e {
-        /// Only these stores; all that verify uses when none is named.
-        #[arg(long, value_enum)]
-        store: Vec<StoreKind>,
-        /// Only the client tests whose names contain this.
-        #[arg(long)]
-        filter: Option<String>,
-    },
+    #[command(subcommand)]
+    E2e(E2e),
     /// Starts a store and a node on it, without containers, until Ctrl-C.
     Local(local::Options),
     /// The checks of the repository itself: dependency table, map of cases, spelling, compose files.
@@ -46,11 +40,17 @@ enum Command {
     Bench(bench::Bench),
 }
 
+#[derive(Subcommand)]
+enum E2e {
+    /// The clients that people use, each through its scenarios.
+    Clients(clients::Options),
+}
+
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Verify => verify::run(),
         Command::Test { seeds } => verify::rust_tests(seeds),
-        Command::E2e { store, filter } => clients::run(&store, filter.as_deref()),
+        Command::E2e(E2e::Clients(options)) => clients::run(&options),
         Command::Bench(bench) => bench::run(&bench),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Faults(faults) => faults::run(&faults),

@@ -14,7 +14,7 @@ struct Program {
 }
 
 /// Nothing else is needed: the TLS library, zstd and the allocator are built by `cc` alone, without cmake.
-const PROGRAMS: [Program; 4] = [
+const PROGRAMS: [Program; 8] = [
     Program {
         name: "cc",
         needed_for: "linking, and the C of zstd, the allocator and the TLS library",
@@ -27,10 +27,18 @@ const PROGRAMS: [Program; 4] = [
     },
     Program {
         name: "go",
-        needed_for: "the S3 server versitygw",
+        needed_for: "the S3 server versitygw and the Go clients",
         package: "Debian 13: golang-go, or go.dev; 1.21 or newer",
     },
     Program { name: "kcat", needed_for: "the kcat client tests", package: "Debian: kcat" },
+    Program { name: "npm", needed_for: "the JavaScript client", package: "Debian: nodejs, npm" },
+    Program {
+        name: "javac",
+        needed_for: "the Java client and Kafka's tools",
+        package: "Debian: default-jdk-headless, 17 or newer",
+    },
+    Program { name: "mvn", needed_for: "the Java client and Kafka's tools", package: "Debian: maven" },
+    Program { name: "node", needed_for: "the JavaScript client", package: "Debian: nodejs, 18.3 or newer" },
 ];
 
 /// The oldest Python with a LocalStack, and what it must bring.

@@ -5,7 +5,7 @@ mod fresh;
 
 use anyhow::{Context as _, Result};
 
-use crate::{checks, clients, faults, preflight, process, stores::StoreKind};
+use crate::{checks, clients, faults, preflight, process};
 
 struct Stage {
     name: &'static str,
@@ -20,7 +20,7 @@ const STAGES: [Stage; 8] = [
     Stage { name: "build", budget_seconds: 900, run: build_and_check },
     Stage { name: "lints", budget_seconds: 600, run: lints },
     Stage { name: "tests", budget_seconds: 960, run: all_rust_tests },
-    Stage { name: "clients", budget_seconds: 600, run: all_clients },
+    Stage { name: "clients", budget_seconds: 600, run: clients::all },
     Stage { name: "faults", budget_seconds: 420, run: faults::verify },
     Stage { name: "demo", budget_seconds: 120, run: demo::run },
 ];
@@ -85,8 +85,4 @@ fn lints() -> Result<()> {
     let mut command = process::cargo();
     command.args(["clippy", "--release", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]);
     process::run(&mut command)
-}
-
-fn all_clients() -> Result<()> {
-    clients::run(&StoreKind::available(), None)
 }

@@ -1,9 +1,11 @@
-//! Frames: every API and version, requests as a broker reads them and responses as our own client does.
+//! Frames: every API and version, requests as a broker reads them and responses as our own client does; and the records of
+//! `__consumer_offsets`, which are made of the same table.
 
 use bytes::Bytes;
 use tidelog_wire::{
     ALLOCATED_PER_BYTE_MAX, ApiKey, DecodeError, Reader, Records, RequestBody, RequestHeader, ResponseBody,
     ResponseHeader, Writer,
+    coordinator::{Key, Value},
 };
 
 use super::{allocation::measured, seeds};
@@ -97,6 +99,53 @@ pub(super) fn response(input: &[u8]) {
     }
     let rest = frame.slice(frame.len() - reader.remaining()..);
     body(&rest, version, |rest| ResponseBody::from_bytes(api, rest, version).map(Body::Response));
+}
+
+/// A record's key; the same bytes as the type of a record and its value.
+pub(super) fn coordinator(input: &[u8]) {
+    let shared = Bytes::copy_from_slice(input);
+    let allowed = input.len() * ALLOCATED_PER_BYTE_MAX + SHARING_BYTES;
+    let (decoded, spent) = measured(|| Key::decode(shared.clone()));
+    assert!(spent.total <= allowed, "{spent:?} for a key of {} bytes", input.len());
+    let record_type = match decoded {
+        Ok(Key::Unknown(record_type)) => record_type,
+        Ok(key) => {
+            assert_eq!(key.encode().expect("what was decoded has an encoding"), shared);
+            key.record_type()
+        }
+        Err(_) => match input.first_chunk() {
+            Some(bytes) => i16::from_be_bytes(*bytes),
+            None => return,
+        },
+    };
+    let value = shared.slice(2..);
+    let (decoded, spent) = measured(|| Value::decode(record_type, value.clone()));
+    assert!(spent.total <= allowed, "{spent:?} for a value of {} bytes", value.len());
+    let Ok(decoded) = decoded else { return };
+    let version = i16::from_be_bytes([value[0], value[1]]);
+    // Unknown tags and long forms of a number are not written again: the second form is the canonical one.
+    let written = decoded.encode(version).expect("what was decoded in a version has an encoding in it");
+    let again = Value::decode(record_type, written.clone()).expect("what was written is read");
+    assert!(again.encode(version) == Ok(written), "{again:02x?} is written otherwise than it was read");
+}
+
+pub(super) fn coordinator_seeds() -> Vec<Vec<u8>> {
+    let text = seeds::read("crates/wire/tests/golden/coordinator-4.3.1.txt");
+    let text = String::from_utf8(text).expect("the golden records are text");
+    let mut record_type = Vec::new();
+    text.lines()
+        .map(|line| {
+            let mut words = line.split(' ').skip(2);
+            let (part, hex) = (words.next().expect("key or value"), words.next().expect("its bytes"));
+            let bytes = seeds::bytes_of(hex);
+            // The keys of a record stand before its values.
+            if part == "key" {
+                record_type = bytes[..2].to_vec();
+                return bytes;
+            }
+            [&record_type[..], &bytes].concat()
+        })
+        .collect()
 }
 
 /// The golden messages of one role as frames with a header.

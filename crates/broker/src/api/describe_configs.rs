@@ -82,6 +82,7 @@ const fn type_code(kind: ConfigType) -> i8 {
         ConfigType::Boolean => 1,
         ConfigType::String => 2,
         ConfigType::Int => 3,
+        ConfigType::Short => 4,
         ConfigType::Long => 5,
         ConfigType::Double => 6,
         ConfigType::List => 7,

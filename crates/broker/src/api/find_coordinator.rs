@@ -1,8 +1,8 @@
 //! FindCoordinator (key 10): of groups and of transactions, which on a node alone is this node.
 //!
-//! What a coordinator does is not served yet, and not announced: a client that goes on from here learns so at once from the
-//! table of versions, where an answer that there is no coordinator *now* would keep it asking for as long as its session
-//! time-out.
+//! Whoever first asks for a group's has the topic of groups and offsets made. What a coordinator of transactions does is not
+//! served yet, and not announced: a client that goes on from here learns so at once from the table of versions, where an answer
+//! that there is no coordinator *now* would keep it asking for as long as its session time-out.
 
 use std::sync::Arc;
 
@@ -11,9 +11,11 @@ use tidelog_wire::{
     messages::{FindCoordinatorRequest, FindCoordinatorResponse, find_coordinator::Coordinator},
 };
 
-use crate::{connection::Caller, node::Node};
+use crate::{connection::Caller, coordinator, error_code::ApiError, node::Node};
 
 const MESSAGE: Str = Str::from_static("this broker coordinates groups and transactions alone");
+
+const NO_ERROR: Str = Str::from_static("NONE");
 
 /// Kafka's numbers of what a coordinator is for; share groups are 2.
 const GROUP: i8 = 0;
@@ -25,9 +27,21 @@ pub(crate) async fn handle(
     version: i16,
     request: FindCoordinatorRequest,
 ) -> FindCoordinatorResponse {
+    let missing = match request.key_type {
+        GROUP => coordinator::ensure_topic(node).await.err(),
+        _ => None,
+    };
     let this = |key: Str| {
         let endpoint = &caller.endpoint;
         match request.key_type {
+            GROUP if missing.is_some() => Coordinator {
+                key,
+                node_id: -1,
+                port: -1,
+                error_code: ErrorCode::CoordinatorNotAvailable.code(),
+                error_message: missing.clone().and_then(ApiError::into_message),
+                ..Coordinator::default()
+            },
             GROUP | TRANSACTION => Coordinator {
                 key,
                 node_id: node.id.0,
@@ -40,7 +54,6 @@ pub(crate) async fn handle(
                 node_id: -1,
                 port: -1,
                 error_code: ErrorCode::InvalidRequest.code(),
-                error_message: Some(MESSAGE),
                 ..Coordinator::default()
             },
         }
@@ -52,7 +65,11 @@ pub(crate) async fn handle(
     let one = this(request.key);
     FindCoordinatorResponse {
         error_code: one.error_code,
-        error_message: one.error_message,
+        // These versions have a text always, and Kafka a word for no error.
+        error_message: one.error_message.filter(|text| !text.is_empty()).or(Some(match one.error_code {
+            0 => NO_ERROR,
+            _ => MESSAGE,
+        })),
         node_id: one.node_id,
         host: one.host,
         port: one.port,

@@ -24,7 +24,7 @@ use crate::{
     connection::{Answer, Caller},
     error_code::{self, ApiError},
     handlers::{self, BadRequest, Request},
-    node::Node,
+    node::{Node, is_internal},
 };
 
 /// The lowest version that is served; 0 to 2 are answered with an error, see
@@ -155,6 +155,10 @@ async fn append(
         let why = "This server does not host this topic-partition.";
         return Err(refused(index, ApiError::new(ErrorCode::UnknownTopicOrPartition, why)));
     };
+    if is_internal(topic) {
+        let why = format!("Cannot append to internal topic {topic}");
+        return Err(refused(index, ApiError::new(ErrorCode::InvalidTopicException, why)));
+    }
     if version < ZSTD_VERSION_MIN && is_zstd(&records) {
         let why = "Produce requests below version 7 may not carry zstd.";
         return Err(refused(index, ApiError::new(ErrorCode::UnsupportedCompressionType, why)));

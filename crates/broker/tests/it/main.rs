@@ -10,6 +10,7 @@ mod cold;
 mod configs;
 mod connections;
 mod fetches;
+mod groups;
 mod hostile;
 mod listing;
 mod mixed_tiers;

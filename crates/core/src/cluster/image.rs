@@ -179,6 +179,13 @@ impl MetadataImage {
         self.names.values().filter_map(|id| self.topics.get(id))
     }
 
+    /// Whether this has the very topics, by name and id, of another image: nothing was created or deleted between them. May be
+    /// false where they are equal.
+    #[must_use]
+    pub fn has_topics_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.names, &other.names)
+    }
+
     /// One partition.
     #[must_use]
     pub fn partition(&self, place: &TopicPartition) -> Option<&Arc<PartitionImage>> {

@@ -1,5 +1,6 @@
 //! The table of broker keys.
 
+use super::group_keys::GROUP_KEYS;
 use super::keys::{
     CODECS, ConfigType, Key, LONG_MAX, POLICIES, Rule, SEGMENT_BYTES_MIN, TIMESTAMP_TYPES, ZSTD_LEVEL_MIN,
 };
@@ -8,7 +9,7 @@ use Rule::{Any, AtLeast, Between, GzipLevel, OneOf, Ratio};
 
 const FLUSH_DEFAULTS: &[&str] = &["synced", "replicated"];
 
-const fn fixed(
+pub(super) const fn fixed(
     name: &'static str,
     kind: ConfigType,
     default: Option<&'static str>,
@@ -18,7 +19,7 @@ const fn fixed(
     Key { name, kind, default, rule, synonyms: &[], read_only: true, documentation }
 }
 
-const fn dynamic(
+pub(super) const fn dynamic(
     name: &'static str,
     kind: ConfigType,
     default: Option<&'static str>,
@@ -28,9 +29,9 @@ const fn dynamic(
     Key { name, kind, default, rule, synonyms: &[], read_only: false, documentation }
 }
 
-/// Every key of a broker, in the order of names. Those that are not read-only are also kept in the replicated state, for one
+/// The keys of a broker but those of groups, in the order of names. Those that are not read-only are also kept in the replicated state, for one
 /// broker or for all, and take effect without a restart.
-pub static BROKER_KEYS: &[Key] = &[
+static BROKER_KEYS: &[Key] = &[
     fixed("advertised.listeners", String, None, Any, "The addresses that clients are told, by listener."),
     dynamic(
         "auto.create.topics.enable",
@@ -360,8 +361,19 @@ pub static BROKER_KEYS: &[Key] = &[
     dynamic("unclean.leader.election.enable", Boolean, Some("false"), Any, "The default of the topic key."),
 ];
 
+const TABLES: [&[Key]; 2] = [BROKER_KEYS, GROUP_KEYS];
+
+/// Every key of a broker, in the order of names.
+pub fn broker_keys() -> impl Iterator<Item = &'static Key> {
+    let mut keys: Vec<&'static Key> = TABLES.into_iter().flatten().collect();
+    keys.sort_unstable_by_key(|key| key.name);
+    keys.into_iter()
+}
+
 /// The broker key of this name.
 #[must_use]
 pub fn broker_key(name: &str) -> Option<&'static Key> {
-    BROKER_KEYS.binary_search_by(|key| key.name.cmp(name)).ok().map(|found| &BROKER_KEYS[found])
+    TABLES
+        .into_iter()
+        .find_map(|table| table.binary_search_by(|key| key.name.cmp(name)).ok().map(|found| &table[found]))
 }

@@ -94,6 +94,10 @@ pub fn check(key: &Key, value: &str) -> Result<(), ConfigError> {
         ConfigType::String => check_word(key, value.trim(), value),
         ConfigType::List => check_list(key, value),
         ConfigType::Double => check_ratio(key, value),
+        ConfigType::Short => match value.trim().parse::<i16>() {
+            Ok(number) => check_number(key, value, i64::from(number)),
+            Err(_) => Err(invalid(key, value, "Not a number of type SHORT")),
+        },
         ConfigType::Int => match value.trim().parse::<i32>() {
             Ok(number) => check_number(key, value, i64::from(number)),
             Err(_) => Err(invalid(key, value, "Not a number of type INT")),
@@ -122,6 +126,8 @@ fn check_number(key: &Key, value: &str, number: i64) -> Result<(), ConfigError> 
         | Rule::GzipLevel
         | Rule::Ratio
         | Rule::OneOf(_)
+        | Rule::OneOfAnyCase(_)
+        | Rule::EachOf(_)
         | Rule::ThrottledReplicas => Ok(()),
     }
 }
@@ -137,8 +143,12 @@ fn check_ratio(key: &Key, value: &str) -> Result<(), ConfigError> {
 
 fn check_word(key: &Key, word: &str, value: &str) -> Result<(), ConfigError> {
     match key.rule {
-        Rule::OneOf(allowed) if !allowed.contains(&word) => {
+        Rule::OneOf(allowed) | Rule::EachOf(allowed) if !allowed.contains(&word) => {
             Err(invalid(key, value, format!("String must be one of: {}", allowed.join(", "))))
+        }
+        Rule::OneOfAnyCase(allowed) if !allowed.iter().any(|one| one.eq_ignore_ascii_case(word)) => {
+            let text = format!("String must be one of (case insensitive): {}", allowed.join(", "));
+            Err(invalid(key, value, text))
         }
         Rule::Any
         | Rule::AtLeast(_)
@@ -146,6 +156,8 @@ fn check_word(key: &Key, word: &str, value: &str) -> Result<(), ConfigError> {
         | Rule::GzipLevel
         | Rule::Ratio
         | Rule::OneOf(_)
+        | Rule::OneOfAnyCase(_)
+        | Rule::EachOf(_)
         | Rule::ThrottledReplicas => Ok(()),
     }
 }
@@ -177,6 +189,9 @@ fn check_list(key: &Key, value: &str) -> Result<(), ConfigError> {
             ));
         }
         seen.push(word);
+    }
+    if seen.is_empty() && matches!(key.rule, Rule::EachOf(_)) {
+        return Err(invalid(key, value, format!("Configuration '{}' must not be empty.", key.name)));
     }
     Ok(())
 }

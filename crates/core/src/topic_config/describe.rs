@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     BrokerSettings,
-    broker_keys::BROKER_KEYS,
+    broker_keys::broker_keys,
     keys::{ConfigType, Key, TOPIC_KEYS},
 };
 
@@ -102,8 +102,7 @@ fn describe_topic_key(
 /// Describes every key of a broker.
 #[must_use]
 pub fn describe_broker(broker: &BrokerSettings) -> Vec<Description> {
-    BROKER_KEYS
-        .iter()
+    broker_keys()
         .map(|key| {
             let synonyms = broker.values(key.name);
             let first = synonyms.first();
@@ -124,8 +123,7 @@ pub fn describe_broker(broker: &BrokerSettings) -> Vec<Description> {
 /// Describes the replicated overrides of all brokers (the broker resource without a name): only what is set there.
 #[must_use]
 pub fn describe_broker_defaults(overrides: &BTreeMap<String, String>) -> Vec<Description> {
-    BROKER_KEYS
-        .iter()
+    broker_keys()
         .filter_map(|key| {
             let value = overrides.get(key.name)?;
             let source = Source::DynamicDefaultBroker;

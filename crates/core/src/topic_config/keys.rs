@@ -11,6 +11,8 @@ pub enum ConfigType {
     Boolean,
     /// Any text, or one of a few words.
     String,
+    /// A signed 16-bit number.
+    Short,
     /// A signed 32-bit number.
     Int,
     /// A signed 64-bit number.
@@ -36,6 +38,10 @@ pub enum Rule {
     Ratio,
     /// One of these words (each of them, for a list).
     OneOf(&'static [&'static str]),
+    /// One of these words, in capitals or not.
+    OneOfAnyCase(&'static [&'static str]),
+    /// At least one word, and each of them one of these.
+    EachOf(&'static [&'static str]),
     /// `*`, or `partition:broker` pairs.
     ThrottledReplicas,
 }

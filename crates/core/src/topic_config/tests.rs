@@ -15,7 +15,9 @@ fn refusal(pairs: &[(&str, &str)]) -> String {
 
 #[test]
 fn tables_are_sorted_and_their_defaults_are_valid() {
-    for table in [TOPIC_KEYS, BROKER_KEYS] {
+    let broker: Vec<Key> = broker_keys().copied().collect();
+    assert!(broker.iter().all(|key| broker_key(key.name) == Some(key)), "look-ups are binary searches");
+    for table in [TOPIC_KEYS, &broker] {
         assert!(table.windows(2).all(|pair| pair[0].name < pair[1].name), "look-ups are binary searches");
         for key in table {
             if let Some(default) = key.default {
@@ -226,6 +228,53 @@ fn broker_settings_are_checked_by_name_type_and_whether_they_may_move() {
             "Invalid value 0 for configuration num.partitions: Value must be at least 1"
         ]
     );
+}
+
+#[test]
+fn settings_of_groups_keep_to_their_rules_and_to_each_other() {
+    let refused = |pairs: &[(&str, &str)]| {
+        let errors = BrokerSettings::check_static(&map(pairs)).unwrap_err();
+        errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    };
+    let settings = BrokerSettings::default();
+    assert_eq!(settings.number("group.max.size"), Some(2_147_483_647));
+    assert_eq!(
+        settings.number("offsets.topic.replication.factor"),
+        Some(1),
+        "a node alone has groups at once"
+    );
+    assert_eq!(
+        refused(&[("offsets.topic.replication.factor", "32768")]),
+        "Invalid value 32768 for configuration offsets.topic.replication.factor: Not a number of type SHORT"
+    );
+    assert_eq!(
+        refused(&[("group.consumer.migration.policy", "sometimes")]),
+        "Invalid value sometimes for configuration group.consumer.migration.policy: String must be one of (case insensitive): \
+         DISABLED, DOWNGRADE, UPGRADE, BIDIRECTIONAL"
+    );
+    assert_eq!(BrokerSettings::check_static(&map(&[("group.consumer.migration.policy", "Upgrade")])), Ok(()));
+    assert_eq!(
+        refused(&[("group.consumer.assignors", "range,sticky")]),
+        "Invalid value sticky for configuration group.consumer.assignors: String must be one of: uniform, range"
+    );
+    assert_eq!(
+        refused(&[("group.consumer.assignors", " ")]),
+        "Invalid value   for configuration group.consumer.assignors: Configuration 'group.consumer.assignors' must not be \
+         empty."
+    );
+    assert_eq!(
+        refused(&[
+            ("group.consumer.session.timeout.ms", "44999"),
+            ("group.consumer.max.heartbeat.interval.ms", "4999"),
+            ("group.min.session.timeout.ms", "1800001"),
+        ]),
+        "group.max.session.timeout.ms must be greater than or equal to group.min.session.timeout.ms; \
+         group.consumer.max.heartbeat.interval.ms must be greater than or equal to group.consumer.min.heartbeat.interval.ms; \
+         group.consumer.max.heartbeat.interval.ms must be greater than or equal to group.consumer.heartbeat.interval.ms; \
+         group.consumer.session.timeout.ms must be greater than or equal to group.consumer.min.session.timeout.ms"
+    );
+    assert_eq!(check_broker_value("group.consumer.assignment.interval.ms", "5", true), Ok(()));
+    assert!(check_broker_value("group.max.size", "5", true).is_err(), "Kafka needs a restart for it too");
 }
 
 #[test]

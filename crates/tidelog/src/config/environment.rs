@@ -1,7 +1,7 @@
 //! `TIDELOG_…` environment variables: a field of the file, or a broker setting whose dots became underscores.
 
 use clap::ValueEnum as _;
-use tidelog_core::topic_config::BROKER_KEYS;
+use tidelog_core::topic_config::broker_keys;
 
 use super::Overrides;
 
@@ -35,7 +35,7 @@ pub(super) fn overrides(environment: impl Iterator<Item = (String, String)>) -> 
                 Ok(node_id) => overrides.node_id = Some(node_id),
                 Err(_) => wrong.push(format!("{variable}: `{value}` is not a number")),
             },
-            _ => match BROKER_KEYS.iter().find(|key| variable_of(key.name) == name) {
+            _ => match broker_keys().find(|key| variable_of(key.name) == name) {
                 Some(key) => {
                     overrides.settings.insert(key.name.to_owned(), value);
                 }

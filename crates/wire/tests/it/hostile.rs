@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// What sharing a frame costs once: the counter behind `Bytes`.
-const SHARING_BYTES: usize = 64;
+pub(crate) const SHARING_BYTES: usize = 64;
 
 /// Decodes, checks what it allocated, and says whether it was a message.
 fn decodes(api: ApiKey, version: i16, role: Role, bytes: &[u8]) -> Result<(), DecodeError> {
@@ -170,7 +170,7 @@ fn an_absolute_limit_stands_above_the_allowance() {
     );
 }
 
-fn arrays(
+pub(crate) fn arrays(
     spec: &'static StructSpec,
     version: i16,
     found: &mut Vec<(&'static StructSpec, &'static str, Kind, usize)>,

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests: a panic is the report")]
 
 mod allocation;
+mod coordinator;
 mod frames;
 mod golden;
 mod hostile;

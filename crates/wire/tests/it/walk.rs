@@ -46,13 +46,13 @@ pub(crate) fn all_messages() -> impl Iterator<Item = (ApiKey, i16, Role)> {
 
 /// The bytes of a random message.
 pub(crate) fn message(api: ApiKey, version: i16, role: Role, seed: u64) -> Vec<u8> {
-    let mut walk = Walk {
-        random: Random(seed),
-        version,
-        flexible: api.flexible_versions().contains(version),
-        bytes: Vec::new(),
-    };
-    walk.structure(role.spec(api));
+    structure(role.spec(api), version, api.flexible_versions().contains(version), seed)
+}
+
+/// The bytes of a random structure.
+pub(crate) fn structure(spec: &StructSpec, version: i16, flexible: bool, seed: u64) -> Vec<u8> {
+    let mut walk = Walk { random: Random(seed), version, flexible, bytes: Vec::new() };
+    walk.structure(spec);
     walk.bytes
 }
 

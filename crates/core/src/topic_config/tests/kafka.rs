@@ -36,6 +36,7 @@ const SET_FOR_THE_RUN: &[&str] = &[
     "min.insync.replicas",
     "node.id",
     "num.partitions",
+    "offsets.topic.replication.factor",
     "remote.log.storage.system.enable",
 ];
 

@@ -1,0 +1,87 @@
+//! DescribeGroups (key 15).
+
+use std::sync::Arc;
+
+use tidelog_wire::{
+    ErrorCode, Str,
+    messages::{
+        DescribeGroupsRequest, DescribeGroupsResponse,
+        describe_groups::{DescribedGroup, DescribedGroupMember},
+    },
+};
+
+use super::metadata::OPERATIONS_UNKNOWN;
+use crate::{
+    connection::Caller,
+    coordinator::{self, GroupView},
+    node::Node,
+};
+
+/// From which version on a client knows the error that there is no such group; older ones are told that it is dead.
+const GROUP_NOT_FOUND_VERSION: i16 = 6;
+
+/// Kafka's bits of what may be done to a group (read, delete, describe, and its configuration), all of them: there is no
+/// authorizer.
+const GROUP_OPERATIONS_ALL: i32 = 0b1101_0100_1000;
+
+pub(crate) async fn handle(
+    node: &Arc<Node>,
+    _: &Caller,
+    version: i16,
+    request: DescribeGroupsRequest,
+) -> DescribeGroupsResponse {
+    let operations =
+        if request.include_authorized_operations { GROUP_OPERATIONS_ALL } else { OPERATIONS_UNKNOWN };
+    let one = |group: &Str| {
+        let described = coordinator::shard_of(node, group).and_then(|shard| shard.describe(group));
+        match described {
+            Ok(Some(view)) => DescribedGroup { authorized_operations: operations, ..known(&view) },
+            Ok(None) if version < GROUP_NOT_FOUND_VERSION => {
+                DescribedGroup { authorized_operations: operations, ..dead(group) }
+            }
+            Ok(None) => DescribedGroup {
+                error_code: ErrorCode::GroupIdNotFound.code(),
+                error_message: Some(Str::from(format!("Group {} not found.", group.as_str()))),
+                ..dead(group)
+            },
+            Err(code) => DescribedGroup {
+                error_code: code.code(),
+                group_id: group.clone(),
+                ..DescribedGroup::default()
+            },
+        }
+    };
+    DescribeGroupsResponse {
+        groups: request.groups.iter().map(one).collect(),
+        ..DescribeGroupsResponse::default()
+    }
+}
+
+/// What is told of a group that is not there.
+fn dead(group: &Str) -> DescribedGroup {
+    DescribedGroup {
+        group_id: group.clone(),
+        group_state: Str::from_static("Dead"),
+        ..DescribedGroup::default()
+    }
+}
+
+fn known(view: &GroupView) -> DescribedGroup {
+    let members = view.members.iter().map(|member| DescribedGroupMember {
+        member_id: Str::from(&*member.member_id),
+        group_instance_id: member.instance_id.as_deref().map(Str::from),
+        client_id: Str::from(&*member.client_id),
+        client_host: Str::from(&*member.client_host),
+        member_metadata: member.metadata.clone(),
+        member_assignment: member.assignment.clone(),
+    });
+    DescribedGroup {
+        group_id: Str::from(&*view.id),
+        group_state: Str::from_static(view.state.as_str()),
+        protocol_type: view.protocol_type.as_deref().map(Str::from).unwrap_or_default(),
+        // Of a group between two generations there is none to tell.
+        protocol_data: view.protocol.as_deref().map(Str::from).unwrap_or_default(),
+        members: members.collect(),
+        ..DescribedGroup::default()
+    }
+}

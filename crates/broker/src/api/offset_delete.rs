@@ -1,0 +1,76 @@
+//! OffsetDelete (key 47).
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use tidelog_core::groups::offsets::Place;
+use tidelog_types::TopicName;
+use tidelog_wire::{
+    ErrorCode,
+    messages::{
+        OffsetDeleteRequest, OffsetDeleteResponse,
+        offset_delete::{OffsetDeleteResponsePartition, OffsetDeleteResponseTopic},
+    },
+};
+
+use crate::{connection::Caller, coordinator, node::Node};
+
+pub(crate) async fn handle(
+    node: &Arc<Node>,
+    _: &Caller,
+    _: i16,
+    request: OffsetDeleteRequest,
+) -> OffsetDeleteResponse {
+    match delete(node, &request).await {
+        Ok(codes) => answer(request, &codes),
+        Err(code) => OffsetDeleteResponse { error_code: code.code(), ..OffsetDeleteResponse::default() },
+    }
+}
+
+async fn delete(
+    node: &Arc<Node>,
+    request: &OffsetDeleteRequest,
+) -> Result<BTreeMap<Place, ErrorCode>, ErrorCode> {
+    if request.group_id.is_empty() {
+        return Err(ErrorCode::InvalidGroupId);
+    }
+    let image = node.image();
+    let mut codes = BTreeMap::new();
+    let mut places = Vec::new();
+    for topic in &request.topics {
+        let found = TopicName::new(&topic.name).ok().and_then(|name| image.topic_by_name(&name).cloned());
+        let name: Arc<str> = Arc::from(topic.name.as_str());
+        for partition in &topic.partitions {
+            let place = (Arc::clone(&name), partition.partition_index);
+            let count = found.as_ref().map_or(0, |topic| topic.partitions.len());
+            if usize::try_from(partition.partition_index).is_ok_and(|partition| partition < count) {
+                places.push(place);
+            } else {
+                codes.insert(place, ErrorCode::UnknownTopicOrPartition);
+            }
+        }
+    }
+    let shard = coordinator::shard_of(node, &request.group_id)?;
+    codes.extend(shard.delete_offsets(node, &request.group_id, places).await?);
+    Ok(codes)
+}
+
+/// In Kafka's order: what is unknown comes first. A topic without partitions is left out.
+fn answer(request: OffsetDeleteRequest, codes: &BTreeMap<Place, ErrorCode>) -> OffsetDeleteResponse {
+    let topics = request.topics.into_iter().filter(|topic| !topic.partitions.is_empty()).map(|topic| {
+        let name: Arc<str> = Arc::from(topic.name.as_str());
+        let code = |partition: i32| {
+            codes.get(&(Arc::clone(&name), partition)).copied().unwrap_or(ErrorCode::None).code()
+        };
+        let mut partitions: Vec<_> = topic
+            .partitions
+            .iter()
+            .map(|partition| OffsetDeleteResponsePartition {
+                partition_index: partition.partition_index,
+                error_code: code(partition.partition_index),
+            })
+            .collect();
+        partitions.sort_by_key(|partition| partition.error_code != ErrorCode::UnknownTopicOrPartition.code());
+        OffsetDeleteResponseTopic { partitions, name: topic.name }
+    });
+    OffsetDeleteResponse { topics: topics.collect(), ..OffsetDeleteResponse::default() }
+}

@@ -1,0 +1,176 @@
+//! Offsets that end: by their age, with their topic, with their group.
+
+use std::sync::Arc;
+
+use tidelog_core::groups::{classic::ClassicState, offsets::Place};
+use tidelog_runtime::CancellationToken;
+use tidelog_types::TopicName;
+
+use super::{
+    records,
+    shard::{Shard, State},
+    write::{Answer, Then, Write},
+};
+use crate::node::Node;
+
+/// Offsets of one group that one write ends: its records stay far below the size of a batch.
+const ENDED_AT_ONCE: usize = 1_000;
+
+/// Looks at all groups each `offsets.retention.check.interval.ms` until the broker ends.
+pub(super) async fn run(node: Arc<Node>, ended: CancellationToken) {
+    loop {
+        let interval = node.groups.settings().check_interval;
+        tokio::select! {
+            biased;
+            () = ended.cancelled() => return,
+            () = node.clock.sleep(interval) => {}
+        }
+        for shard in node.groups.all() {
+            expire(&node, &shard);
+        }
+    }
+}
+
+/// Ends what has expired in one shard, and groups that nothing is left of.
+pub(super) fn expire(node: &Node, shard: &Shard) {
+    let Ok(mut state) = shard.serving() else { return };
+    let (now, retention) = (node.clock.wall(), node.groups.settings().retention);
+    let names: Vec<Arc<str>> = state.groups.keys().cloned().collect();
+    let mut written = false;
+    for name in names {
+        let Some(group) = state.groups.get(&name).filter(|group| !group.deleting) else { continue };
+        // A commit that is on its way is newer than what was looked at.
+        let expired: Vec<Place> = group
+            .expired(now, retention)
+            .into_iter()
+            .filter(|place| !state.unapplied(&name).any(|write| write.changes(place)))
+            .collect();
+        let all = state.groups.get(&name).is_some_and(|group| {
+            group.members.state() == ClassicState::Empty
+                && group.writes == 0
+                && group.members.pending_member_count() == 0
+                && group.offsets.len() == expired.len()
+        });
+        if all {
+            written |= delete_group(&mut state, &name, None);
+            node.groups.metrics.expired.add(expired.len() as u64);
+        } else if !expired.is_empty() {
+            node.groups.metrics.expired.add(expired.len() as u64);
+            written |= end_offsets(&mut state, &name, expired);
+        }
+    }
+    drop(state);
+    if written {
+        shard.work.notify_one();
+    }
+}
+
+/// Ends the offsets of topics that are gone, under their names.
+pub(super) fn drop_topics(node: &Node, shard: &Shard, topics: &[Arc<str>]) {
+    let of_them = |state: &State, name: &Arc<str>| -> Vec<Place> {
+        let group = state.groups.get(name);
+        let kept = group
+            .into_iter()
+            .flat_map(|group| topics.iter().flat_map(|topic| group.offsets.places_of(topic)));
+        let coming = state.unapplied(name).flat_map(|write| match &write.then {
+            Then::Offsets { changes, .. } => changes.as_slice(),
+            Then::Stored(_) | Then::Deleted { .. } => &[],
+        });
+        let coming = coming.map(|(place, _)| place).filter(|(topic, _)| topics.contains(topic));
+        let places: std::collections::BTreeSet<Place> = kept.chain(coming.cloned()).collect();
+        places.into_iter().collect()
+    };
+    drop_places(node, shard, of_them);
+}
+
+/// Ends the offsets that were committed to a topic that is gone, or that another has the name of now.
+pub(super) fn drop_offsets_of_other_topics(node: &Node, shard: &Shard) {
+    let image = node.image();
+    let current = |name: &str| {
+        let name = TopicName::new(name).ok()?;
+        image.topic_by_name(&name).map(|topic| topic.id)
+    };
+    let others = |state: &State, name: &Arc<str>| {
+        state.groups.get(name).map(|group| group.offsets.of_other_topics(current)).unwrap_or_default()
+    };
+    drop_places(node, shard, others);
+}
+
+fn drop_places(node: &Node, shard: &Shard, which: impl Fn(&State, &Arc<str>) -> Vec<Place>) {
+    // A shard that is loading looks for itself when it is done.
+    let Ok(mut state) = shard.serving() else { return };
+    let names: Vec<Arc<str>> = state.groups.keys().cloned().collect();
+    let mut written = false;
+    for name in names {
+        let places = which(&state, &name);
+        if places.is_empty() || state.groups.get(&name).is_none_or(|group| group.deleting) {
+            continue;
+        }
+        node.groups.metrics.deleted.add(places.len() as u64);
+        written |= end_offsets(&mut state, &name, places);
+    }
+    drop(state);
+    if written {
+        shard.work.notify_one();
+    }
+}
+
+/// Queues tombstones of offsets. What finds no room is found again at the next look. Answers whether any was queued.
+fn end_offsets(state: &mut State, name: &Arc<str>, places: Vec<Place>) -> bool {
+    let mut written = false;
+    for some in places.chunks(ENDED_AT_ONCE) {
+        let entries = some.iter().filter_map(|place| records::offset_tombstone(name, place).ok()).collect();
+        let changes = some.iter().map(|place| (place.clone(), None)).collect();
+        let write = Write { group: Arc::clone(name), entries, then: Then::Offsets { changes, answer: None } };
+        match state.push(write) {
+            Ok(()) => written = true,
+            Err((code, _)) => {
+                tracing::warn!(group = %name, %code, "offsets are not ended yet");
+                break;
+            }
+        }
+    }
+    written
+}
+
+/// Queues the end of a group: tombstones of its members' record and of every offset, those on their way included. Answers
+/// whether it was queued; where not, whoever waits is told.
+pub(super) fn delete_group(state: &mut State, name: &Arc<str>, answer: Option<Answer>) -> bool {
+    let Some(group) = state.groups.get(name) else { return false };
+    let coming = state.unapplied(name).flat_map(|write| match &write.then {
+        Then::Offsets { changes, .. } => changes.as_slice(),
+        Then::Stored(_) | Then::Deleted { .. } => &[],
+    });
+    let mut places: std::collections::BTreeSet<Place> = group.offsets.places().collect();
+    places.extend(coming.map(|(place, _)| place.clone()));
+    let mut entries: Vec<_> =
+        places.iter().filter_map(|place| records::offset_tombstone(name, place).ok()).collect();
+    if group.recorded {
+        entries.extend(records::group_tombstone(name).ok());
+    }
+    if entries.is_empty() {
+        // Nobody will find it after a start either.
+        state.remove(name);
+        if let Some(answer) = answer {
+            // The client may be gone.
+            let _ = answer.send(Ok(()));
+        }
+        return false;
+    }
+    let write = Write { group: Arc::clone(name), entries, then: Then::Deleted { answer } };
+    match state.push(write) {
+        Ok(()) => {
+            if let Some(group) = state.groups.get_mut(name) {
+                group.deleting = true;
+            }
+            true
+        }
+        Err((code, write)) => {
+            if let Then::Deleted { answer: Some(answer) } = write.then {
+                // The client may be gone.
+                let _ = answer.send(Err(code));
+            }
+            false
+        }
+    }
+}

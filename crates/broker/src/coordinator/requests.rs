@@ -1,0 +1,411 @@
+//! What is asked of a group, in the words of its machine: everything that the APIs do with groups.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tidelog_core::groups::{
+    GroupError, Token,
+    classic::{ClassicState, Effects, JoinRefused, JoinRequest, Joined, Reply, SyncRequest, Synced},
+    offsets::{CommittedOffset, OffsetTable, Place},
+};
+use tidelog_wire::ErrorCode;
+use tokio::sync::oneshot;
+
+use super::{
+    expiry,
+    group::name,
+    records,
+    shard::{News, Shard},
+    timers::bounded,
+    write::{Then, Write},
+    writer::now,
+};
+use crate::{connection::Caller, error_code, node::Node};
+
+/// A commit, as far as it can be checked without its group.
+#[derive(Debug, Clone)]
+pub(crate) struct Commit {
+    pub(crate) member_id: Arc<str>,
+    pub(crate) instance_id: Option<Arc<str>>,
+    /// -1 or less: of a consumer without a group.
+    pub(crate) generation: i32,
+    /// What an older client is told where a newer one is told that the group does not exist.
+    pub(crate) unknown_group: ErrorCode,
+    pub(crate) changes: Vec<(Place, CommittedOffset)>,
+}
+
+/// A group, described.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct GroupView {
+    pub(crate) id: Arc<str>,
+    pub(crate) state: ClassicState,
+    pub(crate) protocol_type: Option<Arc<str>>,
+    pub(crate) protocol: Option<Arc<str>>,
+    pub(crate) members: Vec<MemberView>,
+}
+
+/// A member, described.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MemberView {
+    pub(crate) member_id: Arc<str>,
+    pub(crate) instance_id: Option<Arc<str>>,
+    pub(crate) client_id: Arc<str>,
+    pub(crate) client_host: Arc<str>,
+    pub(crate) metadata: Bytes,
+    pub(crate) assignment: Bytes,
+}
+
+/// Which partitions' offsets are to end, and what each is told.
+pub(crate) type Deletions = Vec<(Place, ErrorCode)>;
+
+impl Shard {
+    /// Joins a member, and waits until its group answers.
+    ///
+    /// # Errors
+    /// Kafka's code, and the member id to go on with.
+    pub(crate) async fn join(
+        &self,
+        node: &Node,
+        caller: &Caller,
+        group: &str,
+        request: JoinRequest,
+    ) -> Result<Joined, (ErrorCode, Arc<str>)> {
+        let (group, member_id) = (name(group), Arc::clone(&request.member_id));
+        let refused = |code| (code, Arc::clone(&member_id));
+        let now = now(node);
+        let (token, receiver) = {
+            let mut state = self.serving().map_err(refused)?;
+            // A member that has an id has a group, or had one.
+            if request.member_id.is_empty() {
+                state.group_or_new(&group, now).map_err(refused)?;
+            } else if state.group(&group).map_err(refused)?.is_none() {
+                return Err(refused(ErrorCode::UnknownMemberId));
+            }
+            let (token, receiver) = state.wait();
+            let mut effects = Effects::default();
+            if let Some(found) = state.groups.get_mut(&group) {
+                found.members.join(now, &node.groups.settings().rules, request, token, &mut effects);
+            }
+            let news = state.settle(&group, now, effects);
+            drop(state);
+            self.wake(news);
+            (token, receiver)
+        };
+        match self.reply(caller, &group, token, receiver).await {
+            Ok(Reply::Join(joined)) => {
+                joined.map_err(|JoinRefused { error, member_id }| (error_code::group(&error), member_id))
+            }
+            Ok(Reply::Sync(_)) => Err(refused(ErrorCode::UnknownServerError)),
+            Err(code) => Err(refused(code)),
+        }
+    }
+
+    /// Hands in, or asks for, the assignment of a generation, and waits until it is there.
+    ///
+    /// # Errors
+    /// Kafka's code.
+    pub(crate) async fn sync(
+        &self,
+        node: &Node,
+        caller: &Caller,
+        group: &str,
+        request: SyncRequest,
+    ) -> Result<Synced, ErrorCode> {
+        let group = name(group);
+        let now = now(node);
+        let (token, receiver) = {
+            let mut state = self.serving()?;
+            if state.group(&group)?.is_none() {
+                return Err(ErrorCode::UnknownMemberId);
+            }
+            let (token, receiver) = state.wait();
+            let mut effects = Effects::default();
+            if let Some(found) = state.groups.get_mut(&group) {
+                found.members.sync(now, request, token, &mut effects);
+            }
+            let news = state.settle(&group, now, effects);
+            drop(state);
+            self.wake(news);
+            (token, receiver)
+        };
+        match self.reply(caller, &group, token, receiver).await? {
+            Reply::Sync(synced) => synced.map_err(|error| error_code::group(&error)),
+            Reply::Join(_) => Err(ErrorCode::UnknownServerError),
+        }
+    }
+
+    /// Waits for a group's reply for as long as the connection is there.
+    async fn reply(
+        &self,
+        caller: &Caller,
+        group: &str,
+        token: Token,
+        receiver: oneshot::Receiver<Reply>,
+    ) -> Result<Reply, ErrorCode> {
+        tokio::select! {
+            biased;
+            reply = receiver => reply.map_err(|_| ErrorCode::NotCoordinator),
+            () = caller.ended.cancelled() => {
+                self.lock().forget(group, token);
+                Err(ErrorCode::CoordinatorNotAvailable)
+            }
+        }
+    }
+
+    /// A sign of life.
+    ///
+    /// # Errors
+    /// Kafka's code.
+    pub(crate) fn heartbeat(
+        &self,
+        node: &Node,
+        group: &str,
+        member_id: &str,
+        instance_id: Option<&str>,
+        generation: i32,
+    ) -> Result<(), ErrorCode> {
+        let mut state = self.serving()?;
+        let group = state.group(group)?.ok_or(ErrorCode::UnknownMemberId)?;
+        let alive = group.members.heartbeat(now(node), member_id, instance_id, generation);
+        alive.map_err(|error| error_code::group(&error))
+    }
+
+    /// Has members leave, each with an answer of its own.
+    ///
+    /// # Errors
+    /// Kafka's code for the whole request.
+    pub(crate) fn leave(
+        &self,
+        node: &Node,
+        group: &str,
+        members: &[(Arc<str>, Option<Arc<str>>)],
+    ) -> Result<Vec<Result<(), ErrorCode>>, ErrorCode> {
+        let (group, now) = (name(group), now(node));
+        let mut state = self.serving()?;
+        state.group(&group)?.ok_or(ErrorCode::UnknownMemberId)?;
+        let (mut outcomes, mut news) = (Vec::with_capacity(members.len()), News::default());
+        for (member_id, instance_id) in members {
+            let mut effects = Effects::default();
+            // The last one out may have been the last thing that was known of the group.
+            let left = match state.groups.get_mut(&group) {
+                Some(found) => found.members.leave(now, member_id, instance_id.as_deref(), &mut effects),
+                None => Err(GroupError::UnknownMemberId),
+            };
+            outcomes.push(left.map(drop).map_err(|error| error_code::group(&error)));
+            news |= state.settle(&group, now, effects);
+        }
+        drop(state);
+        self.wake(news);
+        Ok(outcomes)
+    }
+
+    /// Commits offsets, and waits until they are durable.
+    ///
+    /// # Errors
+    /// Kafka's code for all of them. Where it is `COORDINATOR_NOT_AVAILABLE` or `NOT_COORDINATOR` they may have been committed.
+    pub(crate) async fn commit(&self, node: &Node, group: &str, commit: Commit) -> Result<(), ErrorCode> {
+        let (group, now) = (name(group), now(node));
+        let receiver = {
+            let mut state = self.serving()?;
+            let found = if commit.generation < 0 {
+                state.group_or_new(&group, now)?
+            } else {
+                state.group(&group)?.ok_or(commit.unknown_group)?
+            };
+            let (member_id, instance_id) = (&commit.member_id, commit.instance_id.as_deref());
+            let checked = found.members.check_commit(now, member_id, instance_id, commit.generation);
+            let entries = checked
+                .map_err(|error| error_code::group(&error))
+                .and_then(|()| records::offsets(&group, &commit.changes));
+            let queued = entries.and_then(|entries| {
+                let (answer, receiver) = oneshot::channel();
+                let changes = commit.changes.into_iter().map(|(place, offset)| (place, Some(offset)));
+                let then = Then::Offsets { changes: changes.collect(), answer: Some(answer) };
+                let pushed = state.push(Write { group: Arc::clone(&group), entries, then });
+                pushed.map(|()| receiver).map_err(|(code, _)| code)
+            });
+            match queued {
+                Ok(receiver) => receiver,
+                Err(code) => {
+                    // A group that was made for this commit alone goes again.
+                    let news = state.settle(&group, now, Effects::default());
+                    drop(state);
+                    self.wake(news);
+                    return Err(code);
+                }
+            }
+        };
+        self.work.notify_one();
+        self.durable(node, receiver).await.map_err(|code| match code {
+            ErrorCode::MessageTooLarge => ErrorCode::InvalidCommitOffsetSize,
+            code => code,
+        })
+    }
+
+    /// Waits for a write, no longer than `offsets.commit.timeout.ms`.
+    async fn durable(
+        &self,
+        node: &Node,
+        receiver: oneshot::Receiver<Result<(), ErrorCode>>,
+    ) -> Result<(), ErrorCode> {
+        let most = node.groups.settings().commit_timeout;
+        match bounded(node, most, receiver).await {
+            Some(Ok(outcome)) => outcome,
+            Some(Err(_)) => Err(ErrorCode::NotCoordinator),
+            // It may yet become durable: the client asks again, and commits the same.
+            None => Err(ErrorCode::CoordinatorNotAvailable),
+        }
+    }
+
+    /// Looks at the offsets of a group; those of none where there is no such group.
+    ///
+    /// # Errors
+    /// Kafka's code.
+    pub(crate) fn offsets<T>(
+        &self,
+        group: &str,
+        look: impl FnOnce(&OffsetTable) -> T,
+    ) -> Result<T, ErrorCode> {
+        let mut state = self.serving()?;
+        let none = OffsetTable::default();
+        let found = state.group(group)?;
+        Ok(look(found.map_or(&none, |group| &group.offsets)))
+    }
+
+    /// Ends offsets, of those that may end: the codes of the others are kept as they are. Waits until that is durable.
+    ///
+    /// # Errors
+    /// Kafka's code for the whole request.
+    pub(crate) async fn delete_offsets(
+        &self,
+        node: &Node,
+        group: &str,
+        places: Vec<Place>,
+    ) -> Result<Deletions, ErrorCode> {
+        let group = name(group);
+        let (answers, receiver) = {
+            let mut state = self.serving()?;
+            let found = state.group(&group)?.ok_or(ErrorCode::GroupIdNotFound)?;
+            let empty = found.members.state() == ClassicState::Empty;
+            if !empty && !found.members.uses_consumer_protocol() {
+                return Err(ErrorCode::NonEmptyGroup);
+            }
+            let mut ends = Vec::new();
+            let mut answers = Deletions::new();
+            for place in places {
+                if found.members.is_subscribed(&place.0) {
+                    answers.push((place, ErrorCode::GroupSubscribedToTopic));
+                    continue;
+                }
+                answers.push((place.clone(), ErrorCode::None));
+                ends.push(place);
+            }
+            ends.retain(|place| {
+                let kept = state
+                    .groups
+                    .get(&group)
+                    .is_some_and(|group| group.offsets.get(&place.0, place.1).is_some());
+                kept || state.unapplied(&group).any(|write| write.changes(place))
+            });
+            if ends.is_empty() {
+                return Ok(answers);
+            }
+            node.groups.metrics.deleted.add(ends.len() as u64);
+            let entries = ends
+                .iter()
+                .map(|place| records::offset_tombstone(&group, place))
+                .collect::<Result<_, _>>()?;
+            let (answer, receiver) = oneshot::channel();
+            let changes = ends.into_iter().map(|place| (place, None)).collect();
+            let then = Then::Offsets { changes, answer: Some(answer) };
+            state.push(Write { group: Arc::clone(&group), entries, then }).map_err(|(code, _)| code)?;
+            (answers, receiver)
+        };
+        self.work.notify_one();
+        self.durable(node, receiver).await?;
+        Ok(answers)
+    }
+
+    /// Deletes a group that nobody is in, with its offsets, and waits until that is durable.
+    ///
+    /// # Errors
+    /// Kafka's code.
+    pub(crate) async fn delete(&self, node: &Node, group: &str) -> Result<(), ErrorCode> {
+        let group = name(group);
+        let receiver = {
+            let mut state = self.serving()?;
+            let found = state.groups.get(&group).filter(|group| !group.deleting);
+            let found = found.ok_or(ErrorCode::GroupIdNotFound)?;
+            if found.members.state() != ClassicState::Empty {
+                return Err(ErrorCode::NonEmptyGroup);
+            }
+            node.groups.metrics.deleted.add(found.offsets.len() as u64);
+            let (answer, receiver) = oneshot::channel();
+            expiry::delete_group(&mut state, &group, Some(answer));
+            receiver
+        };
+        self.work.notify_one();
+        self.durable(node, receiver).await
+    }
+
+    /// A group, described; `None` where there is none.
+    ///
+    /// # Errors
+    /// Kafka's code.
+    pub(crate) fn describe(&self, group: &str) -> Result<Option<GroupView>, ErrorCode> {
+        let state = self.serving()?;
+        let found = state.groups.get_key_value(group).filter(|(_, group)| !group.deleting);
+        Ok(found.map(|(id, group)| {
+            let members = group.members.members();
+            let members = members.map(|member| MemberView {
+                member_id: member.member_id,
+                instance_id: member.instance_id,
+                client_id: member.client_id,
+                client_host: member.client_host,
+                metadata: member.metadata,
+                assignment: member.assignment,
+            });
+            let state = group.members.state();
+            GroupView {
+                id: Arc::clone(id),
+                state,
+                protocol_type: group.members.protocol_type().cloned(),
+                // What a group agrees on while it forms is nobody's yet.
+                protocol: group.members.protocol().filter(|_| state == ClassicState::Stable).cloned(),
+                members: members.collect(),
+            }
+        }))
+    }
+
+    /// All groups: name, state, protocol type.
+    ///
+    /// # Errors
+    /// Kafka's code.
+    pub(crate) fn list(&self) -> Result<Vec<(Arc<str>, ClassicState, Option<Arc<str>>)>, ErrorCode> {
+        let state = self.serving()?;
+        let listed = state.groups.iter().filter(|(_, group)| !group.deleting);
+        Ok(listed
+            .map(|(id, group)| {
+                (Arc::clone(id), group.members.state(), group.members.protocol_type().cloned())
+            })
+            .collect())
+    }
+
+    /// Every committed offset, up to `most`: group, topic, partition, offset. Nothing while it loads.
+    pub(super) fn committed(&self, most: usize) -> Vec<(Arc<str>, Arc<str>, i32, i64)> {
+        let Ok(state) = self.serving() else { return Vec::new() };
+        let all = state.groups.iter().flat_map(|(id, group)| {
+            group.offsets.topics().flat_map(move |(topic, partitions)| {
+                partitions.iter().map(move |(partition, committed)| {
+                    (Arc::clone(id), Arc::clone(topic), *partition, committed.offset)
+                })
+            })
+        });
+        all.take(most).collect()
+    }
+
+    /// How many groups it keeps.
+    pub(crate) fn count(&self) -> usize {
+        self.lock().groups.len()
+    }
+}

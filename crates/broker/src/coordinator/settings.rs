@@ -1,0 +1,55 @@
+//! The settings of groups, resolved once for each image.
+
+use std::time::Duration;
+
+use tidelog_core::{groups::GroupRules, topic_config::BrokerSettings};
+use tidelog_format::codec::Codec;
+
+/// What the coordinator needs of the broker's settings.
+#[derive(Debug, Clone)]
+pub(crate) struct GroupSettings {
+    pub(crate) rules: GroupRules,
+    /// `offset.metadata.max.bytes`.
+    pub(crate) metadata_bytes_max: usize,
+    /// `offsets.retention.minutes`.
+    pub(crate) retention: Duration,
+    /// `offsets.retention.check.interval.ms`.
+    pub(crate) check_interval: Duration,
+    /// `offsets.commit.timeout.ms`.
+    pub(crate) commit_timeout: Duration,
+    /// `offsets.topic.compression.codec`, by Kafka's number.
+    pub(crate) codec: Codec,
+}
+
+impl GroupSettings {
+    pub(crate) fn resolve(settings: &BrokerSettings) -> Self {
+        let amount = |key: &str, default: u64| settings.amount(key).unwrap_or(default);
+        let millis = |key: &str, default: u64| Duration::from_millis(amount(key, default));
+        let count = |key: &str, default: u64| usize::try_from(amount(key, default)).unwrap_or(usize::MAX);
+        Self {
+            rules: GroupRules {
+                session_timeout_min: millis("group.min.session.timeout.ms", 6_000),
+                session_timeout_max: millis("group.max.session.timeout.ms", 1_800_000),
+                size_max: count("group.max.size", i32::MAX.unsigned_abs().into()),
+                initial_rebalance_delay: millis("group.initial.rebalance.delay.ms", 3_000),
+            },
+            metadata_bytes_max: count("offset.metadata.max.bytes", 4_096),
+            retention: Duration::from_secs(amount("offsets.retention.minutes", 10_080).saturating_mul(60)),
+            check_interval: millis("offsets.retention.check.interval.ms", 600_000),
+            commit_timeout: millis("offsets.commit.timeout.ms", 5_000),
+            codec: match settings.number("offsets.topic.compression.codec") {
+                Some(1) => Codec::Gzip,
+                Some(2) => Codec::Snappy,
+                Some(3) => Codec::Lz4,
+                Some(4) => Codec::Zstd,
+                _ => Codec::None,
+            },
+        }
+    }
+}
+
+impl Default for GroupSettings {
+    fn default() -> Self {
+        Self::resolve(&BrokerSettings::default())
+    }
+}

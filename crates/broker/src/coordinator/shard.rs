@@ -1,0 +1,361 @@
+//! The groups of one partition of `__consumer_offsets`.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tidelog_core::groups::{
+    GroupError, GroupRules, Now, Token,
+    classic::{ClassicGroup, Effects, Reply},
+};
+use tidelog_replica::PartitionHandle;
+use tidelog_runtime::CancellationToken;
+use tidelog_wire::ErrorCode;
+use tokio::sync::{Notify, oneshot};
+
+use super::{
+    group::Group,
+    records,
+    write::{Answer, Entry, Then, Write},
+};
+
+/// Bytes of records that may wait for their write: what eight batches of the topic's size hold. At a round of the journal each
+/// that is some tens of milliseconds.
+pub(super) const QUEUED_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Whether a shard serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Loading,
+    Serving,
+    Closed,
+}
+
+/// What the lock of a shard guards. Critical sections do no IO and never wait.
+#[derive(Debug)]
+pub(super) struct State {
+    phase: Phase,
+    pub(super) groups: BTreeMap<Arc<str>, Group>,
+    /// Requests that wait for their group.
+    waiting: BTreeMap<Token, oneshot::Sender<Reply>>,
+    next_token: u64,
+    queue: VecDeque<Write>,
+    queued_bytes: usize,
+    /// What the writer took and has no answer for yet.
+    writing: Vec<Write>,
+    /// When which group is to be looked at.
+    pub(super) deadlines: BTreeSet<(Duration, Arc<str>)>,
+}
+
+/// One shard.
+#[derive(Debug)]
+pub(crate) struct Shard {
+    pub(super) handle: PartitionHandle,
+    state: Mutex<State>,
+    /// Something waits to be written.
+    pub(super) work: Notify,
+    /// The first deadline moved.
+    pub(super) alarm: Notify,
+    /// Cancelled when this node does not lead the partition any more, or ends.
+    pub(super) closed: CancellationToken,
+}
+
+impl Shard {
+    pub(super) fn new(handle: PartitionHandle, closed: CancellationToken) -> Self {
+        let state = State {
+            phase: Phase::Loading,
+            groups: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            next_token: 0,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            writing: Vec::new(),
+            deadlines: BTreeSet::new(),
+        };
+        Self { handle, state: Mutex::new(state), work: Notify::new(), alarm: Notify::new(), closed }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state of a shard that serves.
+    ///
+    /// # Errors
+    /// `COORDINATOR_LOAD_IN_PROGRESS` or `NOT_COORDINATOR`.
+    pub(super) fn serving(&self) -> Result<MutexGuard<'_, State>, ErrorCode> {
+        let state = self.lock();
+        match state.phase {
+            Phase::Serving => Ok(state),
+            Phase::Loading => Err(ErrorCode::CoordinatorLoadInProgress),
+            Phase::Closed => Err(ErrorCode::NotCoordinator),
+        }
+    }
+
+    /// What was loaded is served from now on. Answers false where the shard was closed meanwhile.
+    pub(super) fn serve(&self, now: Now, rules: &GroupRules, groups: BTreeMap<Arc<str>, Group>) -> bool {
+        let mut state = self.lock();
+        if state.phase != Phase::Loading {
+            return false;
+        }
+        state.phase = Phase::Serving;
+        state.groups = groups;
+        let names: Vec<Arc<str>> = state.groups.keys().cloned().collect();
+        let mut news = News::default();
+        for name in names {
+            let mut effects = Effects::default();
+            if let Some(group) = state.groups.get_mut(&name) {
+                group.members.loaded(now, rules, &mut effects);
+            }
+            news |= state.settle(&name, now, effects);
+        }
+        drop(state);
+        self.wake(news);
+        true
+    }
+
+    /// Ends the shard: whoever waits is sent to look for the coordinator anew.
+    pub(super) fn close(&self) {
+        self.closed.cancel();
+        let mut state = self.lock();
+        state.phase = Phase::Closed;
+        state.waiting.clear();
+        state.deadlines.clear();
+        // Their senders go with them, which their receivers take for the end of the coordinator.
+        state.queue.clear();
+        state.queued_bytes = 0;
+        state.writing.clear();
+        state.groups.clear();
+    }
+
+    /// Has the writer and the timer look, where there is something new for them.
+    pub(super) fn wake(&self, news: News) {
+        if news.written {
+            self.work.notify_one();
+        }
+        if news.sooner {
+            self.alarm.notify_one();
+        }
+    }
+
+    /// Up to `bytes_max` bytes of what waits, at least one write; the records in the order of the queue. `None`: nothing waits.
+    pub(super) fn take(&self, bytes_max: usize) -> Option<Vec<Entry>> {
+        let mut state = self.lock();
+        let (mut bytes, mut entries) = (0_usize, Vec::new());
+        while let Some(next) = state.queue.front() {
+            let more = next.bytes();
+            if bytes > 0 && bytes.saturating_add(more) > bytes_max {
+                break;
+            }
+            let Some(write) = state.queue.pop_front() else { break };
+            bytes = bytes.saturating_add(more);
+            entries.extend(write.entries.iter().cloned());
+            state.writing.push(write);
+        }
+        state.queued_bytes = state.queued_bytes.saturating_sub(bytes);
+        (!entries.is_empty()).then_some(entries)
+    }
+
+    /// What was taken is durable, or is not: applies it in its order and answers.
+    pub(super) fn written(&self, now: Now, outcome: Result<(), ErrorCode>) {
+        let mut state = self.lock();
+        let mut news = News::default();
+        for write in std::mem::take(&mut state.writing) {
+            news |= state.apply(now, write, outcome);
+        }
+        drop(state);
+        self.wake(news);
+    }
+}
+
+/// What others have to look at.
+#[derive(Debug, Clone, Copy, Default)]
+#[must_use]
+pub(super) struct News {
+    written: bool,
+    sooner: bool,
+}
+
+impl std::ops::BitOrAssign for News {
+    fn bitor_assign(&mut self, other: Self) {
+        self.written |= other.written;
+        self.sooner |= other.sooner;
+    }
+}
+
+impl State {
+    /// A place for a request that waits for its group.
+    pub(super) fn wait(&mut self) -> (Token, oneshot::Receiver<Reply>) {
+        let token = Token(self.next_token);
+        self.next_token = self.next_token.wrapping_add(1);
+        let (sender, receiver) = oneshot::channel();
+        self.waiting.insert(token, sender);
+        (token, receiver)
+    }
+
+    /// The client of a request that waits is gone.
+    pub(super) fn forget(&mut self, group: &str, token: Token) {
+        self.waiting.remove(&token);
+        if let Some(group) = self.groups.get_mut(group) {
+            group.members.forget(token);
+        }
+    }
+
+    /// The group of this name.
+    ///
+    /// # Errors
+    /// It is being deleted: a moment later it may be made anew.
+    pub(super) fn group(&mut self, name: &str) -> Result<Option<&mut Group>, ErrorCode> {
+        match self.groups.get_mut(name) {
+            Some(group) if group.deleting => Err(ErrorCode::CoordinatorLoadInProgress),
+            found => Ok(found),
+        }
+    }
+
+    /// The group of this name, made where there is none.
+    ///
+    /// # Errors
+    /// As [`State::group`].
+    pub(super) fn group_or_new(&mut self, name: &Arc<str>, now: Now) -> Result<&mut Group, ErrorCode> {
+        let group = self.groups.entry(Arc::clone(name)).or_insert_with(|| Group::new(ClassicGroup::new(now)));
+        if group.deleting { Err(ErrorCode::CoordinatorLoadInProgress) } else { Ok(group) }
+    }
+
+    /// Carries out what a group's machine asks for.
+    pub(super) fn settle(&mut self, name: &Arc<str>, now: Now, effects: Effects) -> News {
+        let mut news = News::default();
+        let mut next = Some(effects);
+        // A record that finds no room sends the machine back at once; what it asks for then has no record.
+        while let Some(effects) = next.take() {
+            for (token, reply) in effects.replies {
+                if let Some(sender) = self.waiting.remove(&token) {
+                    // The client may be gone.
+                    let _ = sender.send(reply);
+                }
+            }
+            let Some((ticket, stored)) = effects.store else { continue };
+            let queued = records::group(name, &stored).and_then(|entry| {
+                let write =
+                    Write { group: Arc::clone(name), entries: vec![entry], then: Then::Stored(ticket) };
+                self.push(write).map_err(|(code, _)| code)
+            });
+            match queued {
+                Ok(()) => {
+                    news.written = true;
+                    if let Some(group) = self.groups.get_mut(name) {
+                        group.recorded = true;
+                    }
+                }
+                Err(code) => {
+                    let mut more = Effects::default();
+                    if let Some(group) = self.groups.get_mut(name) {
+                        group.members.stored(now, ticket, Err(unwritten(code)), &mut more);
+                    }
+                    next = Some(more);
+                }
+            }
+        }
+        if self.groups.get(name).is_some_and(Group::is_nothing) {
+            self.remove(name);
+        } else {
+            news.sooner |= self.schedule(name);
+        }
+        news
+    }
+
+    /// Queues a write. What is refused comes back, so that who waits for it can be answered.
+    pub(super) fn push(&mut self, write: Write) -> Result<(), (ErrorCode, Write)> {
+        let bytes = self.queued_bytes.saturating_add(write.bytes());
+        if bytes > QUEUED_BYTES_MAX {
+            return Err((ErrorCode::CoordinatorNotAvailable, write));
+        }
+        self.queued_bytes = bytes;
+        if let Some(group) = self.groups.get_mut(&write.group) {
+            group.writes = group.writes.saturating_add(1);
+        }
+        self.queue.push_back(write);
+        Ok(())
+    }
+
+    /// Writes of a group that are not applied yet, in their order.
+    pub(super) fn unapplied<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Write> {
+        self.writing.iter().chain(&self.queue).filter(move |write| &*write.group == name)
+    }
+
+    /// Takes a group out, with its place among the deadlines.
+    pub(super) fn remove(&mut self, name: &str) {
+        if let Some((name, group)) = self.groups.remove_entry(name)
+            && let Some(deadline) = group.deadline
+        {
+            self.deadlines.remove(&(deadline, name));
+        }
+    }
+
+    /// Has the timer look at a group in time. A deadline that moved back needs nothing: the timer finds that out. Answers
+    /// whether the first deadline of all came nearer.
+    pub(super) fn schedule(&mut self, name: &Arc<str>) -> bool {
+        let Some(group) = self.groups.get_mut(name) else { return false };
+        let Some(deadline) = group.members.next_deadline() else { return false };
+        if group.deadline.is_some_and(|scheduled| scheduled <= deadline) {
+            return false;
+        }
+        if let Some(scheduled) = group.deadline.replace(deadline) {
+            self.deadlines.remove(&(scheduled, Arc::clone(name)));
+        }
+        let first = self.deadlines.first().is_none_or(|(first, _)| deadline < *first);
+        self.deadlines.insert((deadline, Arc::clone(name)));
+        first
+    }
+
+    fn apply(&mut self, now: Now, write: Write, outcome: Result<(), ErrorCode>) -> News {
+        let Write { group: name, then, .. } = write;
+        let Some(group) = self.groups.get_mut(&name) else { return News::default() };
+        group.writes = group.writes.saturating_sub(1);
+        let mut effects = Effects::default();
+        match then {
+            Then::Stored(ticket) => {
+                group.members.stored(now, ticket, outcome.map_err(unwritten), &mut effects);
+            }
+            Then::Offsets { changes, answer } => {
+                if outcome.is_ok() {
+                    for ((topic, partition), change) in changes {
+                        match change {
+                            Some(committed) => group.offsets.put(&topic, partition, committed),
+                            None => {
+                                group.offsets.remove(&topic, partition);
+                            }
+                        }
+                    }
+                }
+                tell(answer, outcome);
+            }
+            Then::Deleted { answer } => {
+                group.deleting = false;
+                if outcome.is_ok() {
+                    self.remove(&name);
+                }
+                tell(answer, outcome);
+                return News::default();
+            }
+        }
+        self.settle(&name, now, effects)
+    }
+}
+
+fn tell(answer: Option<Answer>, outcome: Result<(), ErrorCode>) {
+    if let Some(answer) = answer {
+        // The client may be gone.
+        let _ = answer.send(outcome);
+    }
+}
+
+/// What a group's machine makes of a record that is not durable.
+fn unwritten(code: ErrorCode) -> GroupError {
+    match code {
+        ErrorCode::NotCoordinator => GroupError::NotCoordinator,
+        ErrorCode::CoordinatorNotAvailable => GroupError::CoordinatorNotAvailable,
+        _ => GroupError::UnknownServer,
+    }
+}

@@ -1,0 +1,94 @@
+//! The one writer of a shard.
+
+use std::sync::Arc;
+
+use tidelog_core::groups::Now;
+use tidelog_format::batch::{BatchBuilder, NewRecord};
+use tidelog_replica::{Acks, AppendError, AppendRequest};
+use tidelog_types::Offset;
+use tidelog_wire::ErrorCode;
+
+use super::{shard::Shard, write::Entry};
+use crate::node::Node;
+
+/// Appends what waits until the shard ends.
+pub(super) async fn run(node: Arc<Node>, shard: Arc<Shard>) {
+    loop {
+        tokio::select! {
+            biased;
+            () = shard.closed.cancelled() => return,
+            () = shard.work.notified() => {}
+        }
+        loop {
+            let max = usize::try_from(shard.handle.settings().topic.max_message_bytes).unwrap_or(usize::MAX);
+            let Some(entries) = shard.take(max) else { break };
+            let began = node.clock.monotonic();
+            let outcome = tokio::select! {
+                biased;
+                () = shard.closed.cancelled() => return,
+                outcome = append(&node, &shard, &entries, max) => outcome,
+            };
+            let metrics = &node.groups.metrics;
+            metrics.write_seconds.observe_duration(node.clock.monotonic().saturating_sub(began));
+            match outcome {
+                Ok(()) => metrics.records.add(entries.len() as u64),
+                Err(_) => metrics.failed_writes.inc(),
+            }
+            shard.written(now(&node), outcome);
+        }
+    }
+}
+
+/// The time, for a group's machine.
+pub(super) fn now(node: &Node) -> Now {
+    Now { monotonic: node.clock.monotonic(), wall: node.clock.wall() }
+}
+
+/// Appends records as one batch and waits until it is durable.
+async fn append(node: &Node, shard: &Shard, entries: &[Entry], max: usize) -> Result<(), ErrorCode> {
+    let time = Some(node.clock.wall());
+    let mut builder = BatchBuilder::new(Offset::ZERO).codec(node.groups.settings().codec);
+    for entry in entries {
+        builder = builder.record(&NewRecord {
+            timestamp: time,
+            key: Some(&entry.key),
+            value: entry.value.as_deref(),
+            headers: &[],
+        });
+    }
+    let batch = builder.build().map_err(|error| {
+        tracing::error!(partition = %shard.handle.place(), %error, "records of groups cannot be written");
+        ErrorCode::UnknownServerError
+    })?;
+    if batch.size() > max {
+        return Err(ErrorCode::MessageTooLarge);
+    }
+    let request =
+        AppendRequest { records: batch.to_bytes(), frame_bytes: 0, acks: Acks::All, internal: true };
+    let appended = shard.handle.append(request).await.map_err(|error| {
+        tracing::warn!(partition = %shard.handle.place(), %error, "records of groups were not written");
+        refused(&error)
+    })?;
+    appended.ack.wait().await.map_err(|error| {
+        tracing::warn!(partition = %shard.handle.place(), %error, "records of groups may not stay");
+        ErrorCode::NotCoordinator
+    })
+}
+
+/// Kafka's translation of why nothing was appended to what a member is told.
+fn refused(error: &AppendError) -> ErrorCode {
+    match error {
+        AppendError::NoSpace => ErrorCode::CoordinatorNotAvailable,
+        AppendError::Storage(_) | AppendError::Deleted => ErrorCode::NotCoordinator,
+        AppendError::Refused(_) => match crate::error_code::append(error) {
+            ErrorCode::NotEnoughReplicas => ErrorCode::CoordinatorNotAvailable,
+            ErrorCode::NotLeaderOrFollower => ErrorCode::NotCoordinator,
+            ErrorCode::MessageTooLarge => ErrorCode::MessageTooLarge,
+            _ => ErrorCode::UnknownServerError,
+        },
+        AppendError::Batch(_)
+        | AppendError::BatchCount { .. }
+        | AppendError::WithoutKey { .. }
+        | AppendError::Records(_) => ErrorCode::UnknownServerError,
+    }
+}

@@ -1,0 +1,206 @@
+//! The real clients, installed once for each of their lock files under the cache: a second run installs nothing.
+//!
+//! Sources of packages are those that pip, npm, go and Maven of this machine are set to.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::{process, stores};
+
+/// What the Python clients install: exact versions, so that a run tomorrow tests what today's did.
+const REQUIREMENTS: [&str; 8] = [
+    "confluent-kafka==2.16.1",
+    "kafka-python==3.0.12",
+    "aiokafka==0.14.0",
+    "lz4==4.4.5",
+    "zstandard==0.25.0",
+    "python-snappy==0.7.3",
+    "pytest==9.0.2",
+    "pytest-xdist==3.8.0",
+];
+
+/// The goal that copies the jars, of the version that Debian's Maven has.
+const COPY_JARS: &str = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy-dependencies";
+
+/// A client that people use, each with a program in `tests/clients`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Client {
+    /// kcat, the shell's client.
+    Kcat,
+    /// confluent-kafka: librdkafka in Python.
+    Confluent,
+    /// kafka-python.
+    KafkaPython,
+    /// aiokafka.
+    Aiokafka,
+    /// kafkajs.
+    Kafkajs,
+    /// Apache Kafka's own clients and command line tools.
+    Java,
+    /// franz-go.
+    FranzGo,
+    /// sarama.
+    Sarama,
+}
+
+impl Client {
+    /// The name of its folder.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Kcat => "kcat",
+            Self::Confluent => "confluent",
+            Self::KafkaPython => "kafka-python",
+            Self::Aiokafka => "aiokafka",
+            Self::Kafkajs => "kafkajs",
+            Self::Java => "java",
+            Self::FranzGo => "franz-go",
+            Self::Sarama => "sarama",
+        }
+    }
+
+    fn folder(self) -> PathBuf {
+        sources().join(self.name())
+    }
+}
+
+/// How a client's program is started.
+#[derive(Debug, Serialize)]
+pub(super) struct Installed {
+    command: Vec<String>,
+    environment: BTreeMap<&'static str, String>,
+}
+
+impl Installed {
+    fn of<const N: usize>(command: [String; N]) -> Self {
+        Self { command: command.to_vec(), environment: BTreeMap::new() }
+    }
+}
+
+fn sources() -> PathBuf {
+    process::repository().join("tests/clients")
+}
+
+/// The Python that has the clients, installed where it is missing.
+pub(super) fn python() -> Result<PathBuf> {
+    stores::python_environment("clients", &REQUIREMENTS, None)
+}
+
+/// Installs what is missing of a client.
+pub(super) fn client(client: Client) -> Result<Installed> {
+    let folder = client.folder();
+    match client {
+        Client::Confluent | Client::KafkaPython | Client::Aiokafka => python_program(&folder),
+        Client::Kcat => {
+            process::find_program("kcat").context("kcat is not on the PATH (Debian: kcat)")?;
+            python_program(&folder)
+        }
+        Client::Kafkajs => node_program(client, &folder),
+        Client::FranzGo | Client::Sarama => go_program(client, &folder),
+        Client::Java => java_program(&folder),
+    }
+    .with_context(|| format!("install the client {}", client.name()))
+}
+
+fn python_program(folder: &Path) -> Result<Installed> {
+    Ok(Installed::of([text(&python()?)?, text(&folder.join("client.py"))?]))
+}
+
+fn node_program(client: Client, folder: &Path) -> Result<Installed> {
+    let locks = [folder.join("package.json"), folder.join("package-lock.json")];
+    let modules = once(client.name(), &locks, |made| {
+        for lock in &locks {
+            fs::copy(lock, made.join(lock.file_name().unwrap_or_default()))?;
+        }
+        let mut npm = Command::new("npm");
+        npm.args(["ci", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error", "--prefix"])
+            .arg(made);
+        process::run(&mut npm)
+    })?;
+    let mut installed = Installed::of(["node".to_owned(), text(&folder.join("client.js"))?]);
+    installed.environment.insert("NODE_PATH", text(&modules.join("node_modules"))?);
+    Ok(installed)
+}
+
+fn go_program(client: Client, folder: &Path) -> Result<Installed> {
+    let shared = sources().join("scenario-go");
+    let locks = ["go.mod", "go.sum", "main.go"].map(|name| folder.join(name));
+    let all = [&locks[..], &[shared.join("go.mod"), shared.join("scenario.go")]].concat();
+    let built = once(client.name(), &all, |made| {
+        let mut go = Command::new("go");
+        go.arg("-C").arg(folder).args(["build", "-o"]).arg(made.join("client")).arg(".");
+        process::run(&mut go)
+    })?;
+    Ok(Installed::of([text(&built.join("client"))?]))
+}
+
+/// The jars of Apache Kafka: clients, tools, and the server for the comparison.
+pub(super) fn jars() -> Result<PathBuf> {
+    let pom = Client::Java.folder().join("pom.xml");
+    let folder = once("java-jars", &[pom.clone()], |made| {
+        let mut maven = Command::new("mvn");
+        maven.args(["-q", "-B", "-f"]).arg(&pom).arg(COPY_JARS);
+        process::run(maven.arg(format!("-DoutputDirectory={}", made.join("lib").display())))
+    })?;
+    Ok(folder.join("lib"))
+}
+
+fn java_program(folder: &Path) -> Result<Installed> {
+    let jars = text(&jars()?.join("*"))?;
+    let sources =
+        ["Client", "Member", "Run", "Scenarios", "Tools"].map(|name| folder.join(format!("{name}.java")));
+    let all = [&sources[..], &[folder.join("pom.xml")]].concat();
+    let classes = once("java", &all, |made| {
+        let mut compiler = Command::new("javac");
+        compiler.args(["-Xlint:all,-processing,-classfile,-serial", "-Werror", "-cp", &jars, "-d"]).arg(made);
+        process::run(compiler.args(&sources))
+    })?;
+    let class_path = format!("{}:{jars}", text(&classes)?);
+    // Started once and gone in two minutes: the second compiler would only take its processors from the node.
+    let machine =
+        ["java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"].map(str::to_owned);
+    let [java, heap, collector, compiler, flag] = machine;
+    Ok(Installed::of([java, heap, collector, compiler, flag, class_path, "Client".to_owned()]))
+}
+
+fn text(path: &Path) -> Result<String> {
+    path.to_str().map(str::to_owned).with_context(|| format!("{} is not UTF-8", path.display()))
+}
+
+/// A folder of the cache that is made once for what these files hold. A part of it does not pass for the whole.
+fn once(name: &str, locks: &[PathBuf], make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    let mut hash = DefaultHasher::new();
+    for lock in locks {
+        fs::read(lock).with_context(|| format!("read {}", lock.display()))?.hash(&mut hash);
+    }
+    let clients = process::cache()?.join("clients");
+    let folder = clients.join(format!("{name}-{:016x}", hash.finish()));
+    if folder.is_dir() {
+        return Ok(folder);
+    }
+    println!("installing the client {name} into {}", folder.display());
+    let part = clients.join(format!("{name}.part-{}", std::process::id()));
+    fs::create_dir_all(&part)?;
+    let made = make(&part);
+    if let Err(error) = made {
+        fs::remove_dir_all(&part)?;
+        return Err(error);
+    }
+    // Another run may have been faster: what is there is as good.
+    if fs::rename(&part, &folder).is_err() {
+        fs::remove_dir_all(&part)?;
+        if !folder.is_dir() {
+            bail!("{} could not be moved to {}", part.display(), folder.display());
+        }
+    }
+    Ok(folder)
+}

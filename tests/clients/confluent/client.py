@@ -1,0 +1,196 @@
+"""The scenarios with confluent-kafka (librdkafka)."""
+
+import pathlib
+import sys
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic, ResourceType
+
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
+import program  # noqa: E402
+
+CONFIGS = {"retention.ms": "3600000", "max.message.bytes": "200000"}
+STRATEGIES = {
+    "eager": {"partition.assignment.strategy": "range", "session.timeout.ms": 10000, "heartbeat.interval.ms": 300},
+    "cooperative": {
+        "partition.assignment.strategy": "cooperative-sticky",
+        "session.timeout.ms": 10000,
+        "heartbeat.interval.ms": 300,
+    },
+    "consumer": {"group.protocol": "consumer"},
+}
+
+
+def text(value):
+    return None if value is None else value.decode()
+
+
+class Sender(program.Sender):
+    """A producer that tells each outcome."""
+
+    def __init__(self, bootstrap, **options):
+        self.producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 1, **options})
+
+    def send(self, topic, partition, number, done):
+        def told(error, message):
+            done(number, message.offset(), error)
+
+        self.producer.produce(topic, value=str(number).encode(), partition=partition, on_delivery=told)
+        self.producer.poll(0)
+
+    def poll(self):
+        self.producer.poll(0)
+
+    def close(self):
+        assert self.producer.flush(120) == 0
+
+
+class Member(program.Member):
+    def __init__(self, options, topic):
+        super().__init__()
+        self.consumer, self.topic = Consumer(options), topic
+
+    def serve(self):
+        def numbers(partitions):
+            return [part.partition for part in partitions]
+
+        self.consumer.subscribe(
+            [self.topic],
+            on_assign=lambda _, partitions: self.assigned(numbers(partitions)),
+            on_revoke=lambda _, partitions: self.taken(numbers(partitions)),
+            on_lost=lambda _, partitions: self.taken(numbers(partitions), lost=True),
+        )
+        try:
+            while not self.over.is_set():
+                message = self.consumer.poll(0.1)
+                if message is None:
+                    continue
+                if message.error():
+                    raise KafkaException(message.error())
+                self.record(message.partition(), int(message.value()))
+                self.consumer.store_offsets(message)
+                self.consumer.commit(asynchronous=True)
+        finally:
+            self.consumer.close()
+
+
+class Client:
+    CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+
+    def __init__(self, bootstrap):
+        self.bootstrap = bootstrap
+        self.admin = AdminClient({"bootstrap.servers": bootstrap})
+
+    def create(self, topic, partitions, **config):
+        self.admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(30)
+
+    def produce(self, topic, records, codec):
+        producer = Producer({"bootstrap.servers": self.bootstrap, "compression.type": codec, "linger.ms": 20})
+        offsets = []
+
+        def done(error, message):
+            assert error is None, error
+            offsets.append(message.offset())
+
+        for record in records:
+            headers = [(key, value if value is None else value.encode()) for key, value in record["headers"]]
+            producer.produce(
+                topic, record["value"], record["key"], 0, timestamp=record["timestamp"], headers=headers, on_delivery=done
+            )
+        assert producer.flush(60) == 0
+        return offsets
+
+    def consume(self, topic, partition, count):
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "unused", "enable.auto.commit": False})
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
+        found = []
+        while len(found) < count:
+            messages = consumer.consume(count - len(found), timeout=20)
+            assert messages, f"{len(found)} of {count} came"
+            for message in messages:
+                assert message.error() is None, message.error()
+                found.append(
+                    {
+                        "offset": message.offset(),
+                        "timestamp": message.timestamp()[1],
+                        "key": text(message.key()),
+                        "value": text(message.value()),
+                        "headers": [[key, text(value)] for key, value in message.headers() or []],
+                    }
+                )
+        consumer.close()
+        return found
+
+    def producer(self, idempotent):
+        fast = {"reconnect.backoff.max.ms": 200, "retry.backoff.ms": 50, "batch.num.messages": 10}
+        return Sender(self.bootstrap, **{"enable.idempotence": idempotent, **(fast if idempotent else {})})
+
+    def options(self, group, strategy):
+        return {
+            "bootstrap.servers": self.bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            **STRATEGIES[strategy],
+        }
+
+    def member(self, topic, group, strategy):
+        return Member(self.options(group, strategy), topic)
+
+    def read_group(self, topic, group, count, strategy="eager"):
+        consumer = Consumer(self.options(group, strategy))
+        consumer.subscribe([topic])
+        found = []
+        while len(found) < count:
+            message = consumer.poll(30)
+            assert message is not None, f"{len(found)} of {count} came"
+            if message.error():
+                raise KafkaException(message.error())
+            found.append([message.partition(), message.offset(), int(message.value())])
+            consumer.store_offsets(message)
+        consumer.commit(asynchronous=False)
+        consumer.close()
+        return found
+
+    def committed(self, topic, group, partitions, strategy="eager"):
+        asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, partition) for partition in range(partitions)])
+        answer = self.admin.list_consumer_group_offsets([asked])[group].result(30)
+        return {part.partition: part.offset for part in answer.topic_partitions}
+
+    def administration(self, run):
+        topic, admin = run.name(), self.admin
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+
+        def configs():
+            found = admin.describe_configs([resource])[resource].result(30)
+            return {name: found[name].value for name in (*CONFIGS, "cleanup.policy")}
+
+        def described():
+            return admin.list_topics(topic, timeout=10).topics[topic].partitions
+
+        def partitions():
+            return sorted(described())
+
+        def refused(future):
+            return program.refusal(lambda: future.result(30), lambda error: error.args[0].name())
+
+        self.create(topic, 2, **CONFIGS)
+        run.tell("created", error=refused(admin.create_topics([NewTopic(topic, 2, 1)])[topic]))
+        run.tell("listed", found=topic in admin.list_topics(timeout=10).topics)
+        replicas = [len(part.replicas) for part in described().values()]
+        run.tell("described", partitions=partitions(), replicas=replicas)
+        run.tell("configs", **configs())
+        change = ConfigEntry("retention.ms", "7200000", incremental_operation=AlterConfigOpType.SET)
+        altered = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
+        admin.incremental_alter_configs([altered])[altered].result(30)
+        run.tell("altered", **program.settled(configs, program.is_altered))
+        admin.create_partitions([NewPartitions(topic, 5)])[topic].result(30)
+        run.tell("grown", partitions=program.settled(partitions, lambda found: len(found) == 5))
+        admin.delete_topics([topic])[topic].result(30)
+        program.wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, "the topic is gone", 10)
+        run.tell("deleted", error=refused(admin.delete_topics([topic])[topic]))
+
+
+if __name__ == "__main__":
+    program.main(Client)

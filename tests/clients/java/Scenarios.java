@@ -1,0 +1,439 @@
+import com.fasterxml.jackson.databind.JsonNode;
+import java.io.File;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Properties;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.TreeSet;
+import java.util.concurrent.ConcurrentSkipListSet;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Future;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.atomic.AtomicReference;
+import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.AlterConfigOp;
+import org.apache.kafka.clients.admin.ConfigEntry;
+import org.apache.kafka.clients.admin.NewPartitions;
+import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.admin.TopicDescription;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.header.Header;
+import org.apache.kafka.common.header.internals.RecordHeader;
+import org.apache.kafka.common.serialization.ByteArrayDeserializer;
+import org.apache.kafka.common.serialization.ByteArraySerializer;
+
+/** The scenarios of tests/clients/README.md with the clients of Apache Kafka. */
+final class Scenarios {
+    private static final List<String> CODECS = List.of("none", "gzip", "snappy", "lz4", "zstd");
+    private static final Map<String, String> CONFIGS = Map.of("retention.ms", "3600000", "max.message.bytes", "200000");
+    private static final int GROUP_PARTITIONS = 6;
+    private static final int TRAFFIC_PAUSE_MS = 4;
+    private static final int RESTART_PARTITIONS = 3;
+    private static final int RESTART_RECORDS = 400;
+    private static final int RESTART_IN_FLIGHT_MAX = 60;
+
+    private final Run run;
+
+    Scenarios(Run run) {
+        this.run = run;
+    }
+
+    private Properties options(Object... pairs) {
+        Properties made = new Properties();
+        made.put("bootstrap.servers", run.bootstrap());
+        for (int at = 0; at < pairs.length; at += 2) {
+            made.put(pairs[at], pairs[at + 1]);
+        }
+        return made;
+    }
+
+    private KafkaProducer<byte[], byte[]> producer(Object... pairs) {
+        return new KafkaProducer<>(options(pairs), new ByteArraySerializer(), new ByteArraySerializer());
+    }
+
+    private Properties consumerOptions(String group, String strategy) {
+        Properties made = options(
+            "key.deserializer", ByteArrayDeserializer.class, "value.deserializer", ByteArrayDeserializer.class,
+            "auto.offset.reset", "earliest", "enable.auto.commit", "false", "fetch.max.wait.ms", "200");
+        if (group == null) {
+            return made;
+        }
+        made.put("group.id", group);
+        if (strategy.equals("consumer")) {
+            made.put("group.protocol", "consumer");
+            return made;
+        }
+        made.put("session.timeout.ms", "10000");
+        made.put("heartbeat.interval.ms", "300");
+        String name = strategy.equals("eager") ? "RangeAssignor" : "CooperativeStickyAssignor";
+        made.put("partition.assignment.strategy", "org.apache.kafka.clients.consumer." + name);
+        return made;
+    }
+
+    private void create(String topic, int partitions) throws Exception {
+        try (Admin admin = Admin.create(options())) {
+            admin.createTopics(List.of(new NewTopic(topic, partitions, (short) 1))).all().get();
+        }
+    }
+
+    private static byte[] bytes(JsonNode text) {
+        return text.isNull() ? null : text.asText().getBytes(StandardCharsets.UTF_8);
+    }
+
+    private static String text(byte[] bytes) {
+        return bytes == null ? null : new String(bytes, StandardCharsets.UTF_8);
+    }
+
+    private static String refusal(Future<?> answer) throws InterruptedException {
+        try {
+            answer.get();
+        } catch (ExecutionException failed) {
+            return failed.getCause().getClass().getSimpleName();
+        }
+        throw new IllegalStateException("not refused");
+    }
+
+    private static List<Integer> partitions(Admin admin, String topic) throws Exception {
+        return describe(admin, topic).partitions().stream().map(part -> part.partition()).sorted().toList();
+    }
+
+    private static TopicDescription describe(Admin admin, String topic) throws Exception {
+        return admin.describeTopics(List.of(topic)).allTopicNames().get().get(topic);
+    }
+
+    private static Map<String, String> configs(Admin admin, ConfigResource resource) throws Exception {
+        Map<String, String> found = new TreeMap<>();
+        admin.describeConfigs(List.of(resource)).all().get().get(resource).entries()
+            .forEach(entry -> found.put(entry.name(), entry.value()));
+        return found;
+    }
+
+    private static Object[] pairs(Map<String, String> map) {
+        return map.entrySet().stream().flatMap(entry -> java.util.stream.Stream.of(entry.getKey(), entry.getValue())).toArray();
+    }
+
+    /** A condition whose failure is one of the scenario. */
+    private interface Condition {
+        boolean holds() throws Exception;
+    }
+
+    private static void until(Condition condition, String what) throws InterruptedException {
+        Run.until(() -> {
+            try {
+                return condition.holds();
+            } catch (Exception failed) {
+                throw new IllegalStateException(failed);
+            }
+        }, () -> what);
+    }
+
+    void administration() throws Exception {
+        String topic = run.name("");
+        try (Admin admin = Admin.create(options())) {
+            List<NewTopic> wanted = List.of(new NewTopic(topic, 2, (short) 1).configs(CONFIGS));
+            admin.createTopics(wanted).all().get();
+            run.tell("created", "error", refusal(admin.createTopics(wanted).all()));
+            run.tell("listed", "found", admin.listTopics().names().get().contains(topic));
+            List<Integer> replicas = describe(admin, topic).partitions().stream().map(part -> part.replicas().size()).toList();
+            run.tell("described", "partitions", partitions(admin, topic), "replicas", replicas);
+            ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);
+            run.tell("configs", pairs(configs(admin, resource)));
+            AlterConfigOp set = new AlterConfigOp(new ConfigEntry("retention.ms", "7200000"), AlterConfigOp.OpType.SET);
+            admin.incrementalAlterConfigs(Map.of(resource, List.of(set))).all().get();
+            until(() -> configs(admin, resource).get("retention.ms").equals("7200000"), "the altered value");
+            run.tell("altered", pairs(configs(admin, resource)));
+            admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(5))).all().get();
+            until(() -> partitions(admin, topic).size() == 5, "five partitions");
+            run.tell("grown", "partitions", partitions(admin, topic));
+            admin.deleteTopics(List.of(topic)).all().get();
+            until(() -> !admin.listTopics().names().get().contains(topic), "the topic is gone");
+            run.tell("deleted", "error", refusal(admin.deleteTopics(List.of(topic)).all()));
+        }
+    }
+
+    void records() throws Exception {
+        JsonNode sent = Run.JSON.readTree(new File(run.recordsFile()));
+        Map<String, String> topics = new LinkedHashMap<>();
+        for (String codec : CODECS) {
+            String topic = run.name("-" + codec);
+            topics.put(codec, topic);
+            create(topic, 1);
+            List<Future<RecordMetadata>> futures = new ArrayList<>();
+            try (KafkaProducer<byte[], byte[]> producer = producer("compression.type", codec, "linger.ms", "20")) {
+                for (JsonNode record : sent) {
+                    List<Header> headers = new ArrayList<>();
+                    record.get("headers").forEach(pair -> headers.add(new RecordHeader(pair.get(0).asText(), bytes(pair.get(1)))));
+                    futures.add(producer.send(new ProducerRecord<>(
+                        topic, 0, record.get("timestamp").asLong(), bytes(record.get("key")), bytes(record.get("value")), headers)));
+                }
+            }
+            List<Long> offsets = new ArrayList<>();
+            for (Future<RecordMetadata> future : futures) {
+                offsets.add(future.get().offset());
+            }
+            run.tell("produced", "codec", codec, "offsets", offsets);
+        }
+        for (String state : List.of("hot", "cold")) {
+            if (state.equals("cold")) {
+                run.await("cold", List.copyOf(topics.values()));
+            }
+            for (Map.Entry<String, String> topic : topics.entrySet()) {
+                List<Map<String, Object>> told = new ArrayList<>();
+                for (ConsumerRecord<byte[], byte[]> record : consume(topic.getValue(), 0, sent.size())) {
+                    told.add(tellable(record));
+                }
+                run.tell("consumed", "state", state, "codec", topic.getKey(), "records", told);
+            }
+        }
+    }
+
+    private static Map<String, Object> tellable(ConsumerRecord<byte[], byte[]> record) {
+        List<List<String>> headers = new ArrayList<>();
+        for (Header header : record.headers()) {
+            headers.add(java.util.Arrays.asList(header.key(), text(header.value())));
+        }
+        Map<String, Object> told = new LinkedHashMap<>();
+        told.put("offset", record.offset());
+        told.put("timestamp", record.timestamp());
+        told.put("key", text(record.key()));
+        told.put("value", text(record.value()));
+        told.put("headers", headers);
+        return told;
+    }
+
+    private List<ConsumerRecord<byte[], byte[]>> consume(String topic, int partition, int count) {
+        List<ConsumerRecord<byte[], byte[]>> found = new ArrayList<>();
+        try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(consumerOptions(null, null))) {
+            TopicPartition part = new TopicPartition(topic, partition);
+            consumer.assign(List.of(part));
+            consumer.seekToBeginning(List.of(part));
+            read(consumer, count, found);
+        }
+        return found;
+    }
+
+    private static void read(KafkaConsumer<byte[], byte[]> consumer, int count, List<ConsumerRecord<byte[], byte[]>> found) {
+        long deadline = System.currentTimeMillis() + 30_000;
+        while (found.size() < count) {
+            if (System.currentTimeMillis() > deadline) {
+                throw new IllegalStateException(found.size() + " of " + count + " came");
+            }
+            for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(500))) {
+                if (found.size() < count) {
+                    found.add(record);
+                }
+            }
+        }
+    }
+
+    private static Map<String, List<Integer>> stable(Map<String, Member> members) throws Exception {
+        int share = GROUP_PARTITIONS / members.size();
+        Map<String, List<Integer>> assignments = new LinkedHashMap<>();
+        until(() -> {
+            Set<Integer> all = new TreeSet<>();
+            for (Map.Entry<String, Member> member : members.entrySet()) {
+                member.getValue().check();
+                assignments.put(member.getKey(), member.getValue().partitions());
+                all.addAll(member.getValue().partitions());
+            }
+            return all.size() == GROUP_PARTITIONS && assignments.values().stream().allMatch(owned -> owned.size() == share);
+        }, "assignments settle: " + members.keySet());
+        return assignments;
+    }
+
+    /** Numbers into a topic's partitions in turn, until it is stopped. */
+    private final class Traffic implements Runnable {
+        final Set<Integer> acknowledged = new ConcurrentSkipListSet<>();
+        final AtomicReference<Exception> error = new AtomicReference<>();
+        private final Thread thread = new Thread(this, "traffic");
+        private final String topic;
+        private volatile boolean over;
+
+        Traffic(String topic) {
+            this.topic = topic;
+            thread.setDaemon(true);
+            thread.start();
+        }
+
+        @Override
+        public void run() {
+            try (KafkaProducer<byte[], byte[]> producer = producer("acks", "all", "enable.idempotence", "false", "linger.ms", "1")) {
+                for (int next = 0; !over; next++) {
+                    int number = next;
+                    send(producer, topic, number % GROUP_PARTITIONS, number, (offset, failed) -> {
+                        if (failed == null) {
+                            acknowledged.add(number);
+                        } else {
+                            error.set(failed);
+                        }
+                    });
+                    Thread.sleep(TRAFFIC_PAUSE_MS);
+                }
+            } catch (InterruptedException ended) {
+                error.set(ended);
+            }
+        }
+
+        void stop() throws Exception {
+            over = true;
+            thread.join();
+            if (error.get() != null) {
+                throw error.get();
+            }
+        }
+    }
+
+    /** Told once for each record that was sent. */
+    private interface Done {
+        void told(long offset, Exception failed);
+    }
+
+    private static void send(KafkaProducer<byte[], byte[]> producer, String topic, int partition, int number, Done done) {
+        byte[] value = Integer.toString(number).getBytes(StandardCharsets.UTF_8);
+        producer.send(new ProducerRecord<>(topic, partition, null, value),
+            (metadata, failed) -> done.told(failed == null ? metadata.offset() : -1, failed));
+    }
+
+    void group(String strategy) throws Exception {
+        String topic = run.name("");
+        create(topic, GROUP_PARTITIONS);
+        Traffic traffic = new Traffic(topic);
+        Map<String, Member> members = new LinkedHashMap<>();
+        for (String name : List.of("first", "second", "third")) {
+            members.put(name, new Member(consumerOptions(run.name("-group"), strategy), topic));
+        }
+        Member first = members.get("first");
+        Member second = members.get("second");
+        Member third = members.get("third");
+        first.start();
+        second.start();
+        Map<String, Member> two = new LinkedHashMap<>();
+        two.put("first", first);
+        two.put("second", second);
+        Map<String, List<Integer>> before = stable(two);
+        run.tell("two", "assignments", before);
+        until(() -> first.hasRecords() && second.hasRecords(), "records come");
+        for (Member member : two.values()) {
+            synchronized (member) {
+                member.revoked.clear();
+            }
+        }
+        long begun = System.nanoTime();
+        third.start();
+        Map<String, List<Integer>> after = stable(members);
+        Map<String, Long> kept = new LinkedHashMap<>();
+        Map<String, Collection<Integer>> revoked = new LinkedHashMap<>();
+        two.forEach((name, member) -> {
+            List<Integer> staying = before.get(name).stream().filter(after.get(name)::contains).toList();
+            kept.put(name, member.between(staying, begun, third.firstAssigned()));
+            revoked.put(name, member.revoked);
+        });
+        List<Integer> lost = new ArrayList<>(first.lost);
+        lost.addAll(second.lost);
+        run.tell("three", "assignments", after, "revoked", revoked, "lost", lost, "kept_records", kept);
+        second.leave();
+        members.remove("second");
+        run.tell("left", "assignments", stable(members));
+        traffic.stop();
+        List<Integer> missing = new ArrayList<>();
+        until(() -> {
+            missing.clear();
+            traffic.acknowledged.stream()
+                .filter(number -> !first.hasSeen(number) && !second.hasSeen(number) && !third.hasSeen(number))
+                .forEach(missing::add);
+            return missing.isEmpty();
+        }, "everything is seen");
+        first.leave();
+        third.leave();
+        run.tell("done", "acknowledged", traffic.acknowledged.size(), "missing", missing);
+    }
+
+    void commit(String strategy) throws Exception {
+        String topic = run.name("");
+        String group = run.name("-group");
+        create(topic, 2);
+        Map<String, Integer> sessions = new LinkedHashMap<>();
+        sessions.put("first", 70);
+        sessions.put("second", 70);
+        sessions.put("third", 60);
+        try (KafkaProducer<byte[], byte[]> producer = producer("acks", "all")) {
+            for (int number = 0; number < 200; number++) {
+                send(producer, topic, number % 2, number, (offset, failed) -> { });
+            }
+        }
+        for (Map.Entry<String, Integer> session : sessions.entrySet()) {
+            List<ConsumerRecord<byte[], byte[]>> found = new ArrayList<>();
+            try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(consumerOptions(group, strategy))) {
+                consumer.subscribe(List.of(topic));
+                read(consumer, session.getValue(), found);
+                Map<TopicPartition, OffsetAndMetadata> next = new LinkedHashMap<>();
+                found.forEach(record -> next.put(
+                    new TopicPartition(topic, record.partition()), new OffsetAndMetadata(record.offset() + 1, "so far")));
+                consumer.commitSync(next);
+            }
+            run.tell(session.getKey(), "records", found.stream()
+                .map(record -> List.of(record.partition(), record.offset(), Long.parseLong(text(record.value())))).toList());
+        }
+        try (Admin admin = Admin.create(options())) {
+            Map<Integer, Long> offsets = new TreeMap<>();
+            admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get()
+                .forEach((part, at) -> offsets.put(part.partition(), at.offset()));
+            run.tell("committed", "offsets", offsets);
+        }
+    }
+
+    void restarts() throws Exception {
+        String topic = run.name("");
+        int of = RESTART_PARTITIONS * RESTART_RECORDS;
+        create(topic, RESTART_PARTITIONS);
+        List<List<Object>> acknowledged = new ArrayList<>();
+        List<String> errors = new ArrayList<>();
+        Semaphore slots = new Semaphore(RESTART_IN_FLIGHT_MAX);
+        try (KafkaProducer<byte[], byte[]> producer = producer(
+                "acks", "all", "enable.idempotence", "true", "linger.ms", "1", "batch.size", "200",
+                "reconnect.backoff.max.ms", "200", "retry.backoff.ms", "50", "delivery.timeout.ms", "180000")) {
+            for (int next = 0; next < of; next++) {
+                int number = next;
+                slots.acquire();
+                send(producer, topic, number % RESTART_PARTITIONS, number, (offset, failed) -> {
+                    synchronized (acknowledged) {
+                        if (failed == null) {
+                            acknowledged.add(List.of(number % RESTART_PARTITIONS, offset, number));
+                        } else {
+                            errors.add(failed.toString());
+                        }
+                        if (acknowledged.size() % 10 == 0) {
+                            run.tell("progress", "acknowledged", acknowledged.size(), "of", of);
+                        }
+                    }
+                    slots.release();
+                });
+            }
+        }
+        if (!errors.isEmpty()) {
+            throw new IllegalStateException(errors.size() + " were not acknowledged: " + errors.get(0));
+        }
+        Map<Integer, List<List<Object>>> consumed = new TreeMap<>();
+        for (int partition = 0; partition < RESTART_PARTITIONS; partition++) {
+            List<List<Object>> found = new ArrayList<>();
+            for (ConsumerRecord<byte[], byte[]> record : consume(topic, partition, RESTART_RECORDS)) {
+                found.add(List.of(record.offset(), Integer.parseInt(text(record.value()))));
+            }
+            consumed.put(partition, found);
+        }
+        run.tell("done", "acknowledged", acknowledged, "consumed", consumed, "of", of);
+    }
+}

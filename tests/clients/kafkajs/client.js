@@ -1,0 +1,335 @@
+// The scenarios of tests/clients/README.md with kafkajs.
+'use strict'
+
+const fs = require('node:fs')
+const readline = require('node:readline')
+const { parseArgs } = require('node:util')
+const { Kafka, CompressionTypes, CompressionCodecs, ConfigResourceTypes, logLevel } = require('kafkajs')
+const SnappyCodec = require('kafkajs-snappy')
+const lz4 = require('lz4-napi')
+const zstd = require('@bokuweb/zstd-wasm')
+
+const CODECS = { none: 'None', gzip: 'GZIP', snappy: 'Snappy', lz4: 'LZ4', zstd: 'ZSTD' }
+const CONFIGS = { 'retention.ms': '3600000', 'max.message.bytes': '200000' }
+const GROUP_PARTITIONS = 6
+const TRAFFIC_PAUSE_MS = 4
+const COMMIT_SESSIONS = { first: 70, second: 70, third: 60 }
+const RESTART_PARTITIONS = 3
+const RESTART_RECORDS = 400
+// Records of each partition in one request: kafkajs has one request in flight where it is idempotent.
+const RESTART_BATCH = 5
+const WAIT_MS_MAX = 60_000
+
+const { values: options } = parseArgs({
+  options: Object.fromEntries(['bootstrap', 'prefix', 'records', 'scenario'].map(name => [name, { type: 'string' }])),
+})
+const answers = readline.createInterface({ input: process.stdin })[Symbol.asyncIterator]()
+const pause = ms => new Promise(resolve => setTimeout(resolve, ms))
+const text = value => (value == null ? null : value.toString())
+
+const kafka = new Kafka({
+  clientId: 'scenarios',
+  brokers: [options.bootstrap],
+  logLevel: logLevel.ERROR,
+  logCreator: () => ({ namespace, log }) => process.stderr.write(`${namespace} ${JSON.stringify(log)}\n`),
+  // Longer than any restart of a node takes.
+  retry: { initialRetryTime: 50, maxRetryTime: 500, retries: 200 },
+})
+
+// Tells steps of one scenario.
+class Run {
+  constructor(scenario) {
+    this.scenario = scenario
+    this.open = []
+  }
+
+  name(suffix = '') {
+    return `${options.prefix}-${this.scenario}${suffix}`
+  }
+
+  tell(step, facts = {}) {
+    process.stdout.write(JSON.stringify({ scenario: this.scenario, step, ...facts }) + '\n')
+  }
+
+  async wait(what, topics) {
+    this.tell('wait', { for: what, topics })
+    return (await answers.next()).value
+  }
+
+  async connected(made) {
+    this.open.push(made)
+    await made.connect()
+    return made
+  }
+
+  admin() {
+    return this.connected(kafka.admin({ retry: { initialRetryTime: 50, retries: 2 } }))
+  }
+
+  producer(settings = {}) {
+    return this.connected(kafka.producer({ allowAutoTopicCreation: false, ...settings }))
+  }
+
+  consumer(groupId) {
+    return this.connected(
+      kafka.consumer({ groupId, sessionTimeout: 10_000, heartbeatInterval: 300, maxWaitTimeInMs: 100, allowAutoTopicCreation: false }),
+    )
+  }
+
+  async create(topic, numPartitions) {
+    const admin = await this.admin()
+    await admin.createTopics({ topics: [{ topic, numPartitions, replicationFactor: 1 }] })
+    return admin
+  }
+
+  async close() {
+    for (const made of this.open) await made.disconnect()
+  }
+}
+
+async function until(condition, what) {
+  const deadline = Date.now() + WAIT_MS_MAX
+  while (!(await condition())) {
+    if (Date.now() > deadline) throw new Error(`not in time: ${what()}`)
+    await pause(20)
+  }
+}
+
+async function refusal(call) {
+  try {
+    await call()
+  } catch (error) {
+    return error.cause?.type ?? error.type ?? error.name
+  }
+  throw new Error(`not refused: ${call}`)
+}
+
+async function administration(run) {
+  const topic = run.name()
+  const admin = await run.admin()
+  const resource = { type: ConfigResourceTypes.TOPIC, name: topic }
+  const configs = async () => {
+    const { resources } = await admin.describeConfigs({ resources: [resource], includeSynonyms: false })
+    return Object.fromEntries(resources[0].configEntries.map(entry => [entry.configName, entry.configValue]))
+  }
+  const described = async () => (await admin.fetchTopicMetadata({ topics: [topic] })).topics[0].partitions
+  const partitions = async () => (await described()).map(part => part.partitionId).sort()
+  const entries = changed => Object.entries({ ...CONFIGS, ...changed }).map(([name, value]) => ({ name, value }))
+  const create = () =>
+    admin.createTopics({ topics: [{ topic, numPartitions: 2, replicationFactor: 1, configEntries: entries({}) }] })
+  await create()
+  // kafkajs tells by false that there is such a topic already.
+  run.tell('created', { error: (await create()) ? 'none' : 'topic already exists' })
+  run.tell('listed', { found: (await admin.listTopics()).includes(topic) })
+  run.tell('described', { partitions: await partitions(), replicas: (await described()).map(part => part.replicas.length) })
+  run.tell('configs', await configs())
+  // It has the call that sets all of them, and no other.
+  await admin.alterConfigs({ validateOnly: false, resources: [{ ...resource, configEntries: entries({ 'retention.ms': '7200000' }) }] })
+  await until(async () => (await configs())['retention.ms'] === '7200000', () => 'the altered value')
+  run.tell('altered', await configs())
+  await admin.createPartitions({ topicPartitions: [{ topic, count: 5 }] })
+  await until(async () => (await partitions()).length === 5, () => 'five partitions')
+  run.tell('grown', { partitions: await partitions() })
+  await admin.deleteTopics({ topics: [topic] })
+  await until(async () => !(await admin.listTopics()).includes(topic), () => 'the topic is gone')
+  run.tell('deleted', { error: await refusal(() => admin.deleteTopics({ topics: [topic] })) })
+}
+
+// Headers as kafkajs has them: a map, with a list where a name comes more than once.
+function headersOf(pairs) {
+  const headers = {}
+  for (const [name, value] of pairs) {
+    headers[name] = name in headers ? [headers[name], value].flat() : value
+  }
+  return headers
+}
+
+// Reads a topic from its begin, in a group of its own: kafkajs has no other way.
+async function readAll(run, topic, count) {
+  const consumer = await run.consumer(`${topic}-${Date.now()}`)
+  await consumer.subscribe({ topics: [topic], fromBeginning: true })
+  const found = []
+  await consumer.run({ autoCommit: false, eachMessage: async ({ partition, message }) => void found.push({ partition, message }) })
+  await until(() => found.length >= count, () => `${found.length} of ${count} came`)
+  await consumer.disconnect()
+  return found
+}
+
+async function records(run) {
+  const sent = JSON.parse(fs.readFileSync(options.records))
+  const topics = Object.fromEntries(Object.keys(CODECS).map(codec => [codec, run.name(`-${codec}`)]))
+  const producer = await run.producer()
+  for (const [codec, topic] of Object.entries(topics)) {
+    await run.create(topic, 1)
+    const messages = sent.map(record => ({ ...record, partition: 0, timestamp: `${record.timestamp}`, headers: headersOf(record.headers) }))
+    const [answer] = await producer.send({ topic, messages, acks: -1, compression: CompressionTypes[CODECS[codec]] })
+    const first = Number(answer.baseOffset)
+    run.tell('produced', { codec, offsets: sent.map((_, index) => first + index) })
+  }
+  for (const state of ['hot', 'cold']) {
+    if (state === 'cold') await run.wait('cold', Object.values(topics))
+    for (const [codec, topic] of Object.entries(topics)) {
+      const found = (await readAll(run, topic, sent.length)).map(({ message }) => ({
+        offset: Number(message.offset),
+        timestamp: Number(message.timestamp),
+        key: text(message.key),
+        value: text(message.value),
+        headers: Object.entries(message.headers).flatMap(([name, values]) => [values].flat().map(value => [name, text(value)])),
+      }))
+      run.tell('consumed', { state, codec, records: found })
+    }
+  }
+}
+
+class Member {
+  constructor(run, topic, group) {
+    Object.assign(this, { run, topic, group, owned: [], revoked: new Set(), seen: new Set(), times: [] })
+  }
+
+  async start() {
+    this.consumer = await this.run.consumer(this.group)
+    this.consumer.on(this.consumer.events.GROUP_JOIN, ({ payload }) => {
+      this.owned = payload.memberAssignment[this.topic] ?? []
+      if (this.owned.length && !this.firstAssigned) this.firstAssigned = Date.now()
+    })
+    this.consumer.on(this.consumer.events.REBALANCING, () => {
+      this.owned.forEach(partition => this.revoked.add(partition))
+      this.owned = []
+    })
+    await this.consumer.subscribe({ topics: [this.topic], fromBeginning: true })
+    await this.consumer.run({
+      autoCommitInterval: 100,
+      eachMessage: async ({ partition, message }) => {
+        this.seen.add(Number(message.value))
+        this.times.push([Date.now(), partition])
+      },
+    })
+  }
+}
+
+async function stable(members) {
+  const share = GROUP_PARTITIONS / Object.keys(members).length
+  const owned = () => Object.values(members).map(member => member.owned)
+  const settled = () => owned().every(part => part.length === share) && new Set(owned().flat()).size === GROUP_PARTITIONS
+  await until(settled, () => `assignments settle: ${JSON.stringify(owned())}`)
+  return Object.fromEntries(Object.entries(members).map(([name, member]) => [name, [...member.owned].sort()]))
+}
+
+async function group(run) {
+  const topic = run.name()
+  await run.create(topic, GROUP_PARTITIONS)
+  const producer = await run.producer()
+  const acknowledged = new Set()
+  let failed = null
+  let number = 0
+  const sends = []
+  const traffic = setInterval(() => {
+    const value = number++
+    const sent = producer.send({ topic, acks: -1, messages: [{ value: `${value}`, partition: value % GROUP_PARTITIONS }] })
+    sends.push(sent.then(() => acknowledged.add(value), error => (failed = error)))
+  }, TRAFFIC_PAUSE_MS)
+  try {
+    const [first, second, third] = [1, 2, 3].map(() => new Member(run, topic, run.name('-group')))
+    await Promise.all([first.start(), second.start()])
+    const before = await stable({ first, second })
+    run.tell('two', { assignments: before })
+    await until(() => first.times.length && second.times.length, () => 'records come')
+    for (const member of [first, second]) member.revoked.clear()
+    await third.start()
+    const after = await stable({ first, second, third })
+    const revoked = { first: [...first.revoked].sort(), second: [...second.revoked].sort() }
+    run.tell('three', { assignments: after, revoked, lost: [] })
+    await second.consumer.disconnect()
+    run.tell('left', { assignments: await stable({ first, third }) })
+    clearInterval(traffic)
+    await Promise.all(sends)
+    if (failed) throw failed
+    const missing = () => [...acknowledged].filter(value => ![first, second, third].some(member => member.seen.has(value)))
+    await until(() => missing().length === 0, () => `everything is seen, but ${missing().slice(0, 10)}`)
+    run.tell('done', { acknowledged: acknowledged.size, missing: missing() })
+  } finally {
+    clearInterval(traffic)
+  }
+}
+
+async function commit(run) {
+  const [topic, groupId] = [run.name(), run.name('-group')]
+  const admin = await run.create(topic, 2)
+  const producer = await run.producer()
+  const total = Object.values(COMMIT_SESSIONS).reduce((sum, count) => sum + count)
+  const messages = [...Array(total).keys()].map(number => ({ value: `${number}`, partition: number % 2 }))
+  await producer.send({ topic, acks: -1, messages })
+  for (const [step, count] of Object.entries(COMMIT_SESSIONS)) {
+    const consumer = await run.consumer(groupId)
+    await consumer.subscribe({ topics: [topic], fromBeginning: true })
+    const found = []
+    await consumer.run({
+      autoCommit: false,
+      eachMessage: async ({ partition, message }) => {
+        if (found.length < count) found.push([partition, Number(message.offset), Number(message.value)])
+      },
+    })
+    await until(() => found.length === count, () => `${found.length} of ${count} came`)
+    const next = new Map(found.map(([partition, offset]) => [partition, offset + 1]))
+    await consumer.commitOffsets([...next].map(([partition, offset]) => ({ topic, partition, offset: `${offset}` })))
+    await consumer.disconnect()
+    run.tell(step, { records: found })
+  }
+  const [{ partitions }] = await admin.fetchOffsets({ groupId, topics: [topic] })
+  run.tell('committed', { offsets: Object.fromEntries(partitions.map(({ partition, offset }) => [partition, Number(offset)])) })
+}
+
+async function restarts(run) {
+  const topic = run.name()
+  await run.create(topic, RESTART_PARTITIONS)
+  const retry = { initialRetryTime: 100, maxRetryTime: 500, retries: Number.MAX_SAFE_INTEGER }
+  const producer = await run.producer({ idempotent: true, maxInFlightRequests: 1, retry })
+  const [acknowledged, of] = [[], RESTART_PARTITIONS * RESTART_RECORDS]
+  for (let number = 0; number < of; ) {
+    const messages = [...Array(RESTART_BATCH * RESTART_PARTITIONS).keys()].map(index => number + index)
+    number += messages.length
+    const sent = await producer.send({
+      topic,
+      acks: -1,
+      messages: messages.map(value => ({ value: `${value}`, partition: value % RESTART_PARTITIONS })),
+    })
+    for (const { partition, baseOffset } of sent) {
+      const own = messages.filter(value => value % RESTART_PARTITIONS === partition)
+      own.forEach((value, index) => acknowledged.push([partition, Number(baseOffset) + index, value]))
+    }
+    run.tell('progress', { acknowledged: acknowledged.length, of })
+  }
+  const consumed = Object.fromEntries([...Array(RESTART_PARTITIONS).keys()].map(partition => [partition, []]))
+  for (const { partition, message } of await readAll(run, topic, of)) {
+    consumed[partition].push([Number(message.offset), Number(message.value)])
+  }
+  run.tell('done', { acknowledged, consumed, of })
+}
+
+const SCENARIOS = { administration, records, 'group-eager': group, commit, restarts }
+
+async function main() {
+  CompressionCodecs[CompressionTypes.Snappy] = SnappyCodec
+  CompressionCodecs[CompressionTypes.LZ4] = () => ({
+    compress: encoder => lz4.compressFrame(encoder.buffer),
+    decompress: buffer => lz4.decompressFrame(buffer),
+  })
+  await zstd.init()
+  CompressionCodecs[CompressionTypes.ZSTD] = () => ({
+    compress: async encoder => Buffer.from(zstd.compress(encoder.buffer)),
+    decompress: async buffer => Buffer.from(zstd.decompress(buffer)),
+  })
+  for (const name of options.scenario.split(',')) {
+    const run = new Run(name)
+    try {
+      await SCENARIOS[name](run)
+      await run.close()
+      run.tell('end')
+    } catch (error) {
+      run.tell('failed', { error: `${error.stack}` })
+    }
+  }
+  process.exit(0)
+}
+
+main()

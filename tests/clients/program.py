@@ -1,0 +1,323 @@
+"""What the programs of the Python clients (and of kcat) share: their arguments, their lines, and the scenarios over an adapter.
+
+An adapter has the client's own calls: `create`, `produce`, `consume`, `producer`, `member`, `read_group`, `administration`.
+"""
+
+import argparse
+import json
+import sys
+import threading
+import time
+import traceback
+
+WAIT_SECONDS_MAX = 60
+GROUP_PARTITIONS = 6
+# Between two records of the traffic under a rebalance.
+TRAFFIC_PAUSE_SECONDS = 0.004
+# Restarts: records of each partition, and how many may be without an answer.
+RESTART_PARTITIONS = 3
+RESTART_RECORDS = 400
+IN_FLIGHT_MAX = 60
+# Commit and resume: how many records each member in turn reads before it commits and goes; in all what was sent.
+COMMIT_SESSIONS = {"first": 70, "second": 70, "third": 60}
+
+
+# A line is written whole, whichever thread it comes from.
+LINES = threading.Lock()
+
+
+class Program:
+    """One run: where the node is, what is asked, and the lines that tell of it."""
+
+    def __init__(self, scenario, arguments):
+        self.scenario, self.arguments = scenario, arguments
+        self.bootstrap = arguments.bootstrap
+        self.records = json.loads(open(arguments.records).read())
+
+    def name(self, suffix=""):
+        """A topic's or group's name that no other scenario has."""
+        return f"{self.arguments.prefix}-{self.scenario}{suffix}"
+
+    def tell(self, step, **facts):
+        line = json.dumps({"scenario": self.scenario, "step": step, **facts}) + "\n"
+        with LINES:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+
+    def wait(self, what, topics):
+        """Has the runner do something, and gives its answer."""
+        self.tell("wait", **{"for": what, "topics": topics})
+        return sys.stdin.readline().strip()
+
+
+def wait_until(condition, what, seconds=WAIT_SECONDS_MAX):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what() if callable(what) else what}"
+        time.sleep(0.02)
+
+
+def settled(look, wanted, seconds=10):
+    """What `look` finds once it is as `wanted`, or at last: a change is not everywhere when it is acknowledged."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = look()
+        if wanted(found) or time.monotonic() > deadline:
+            return found
+        time.sleep(0.05)
+
+
+def is_altered(configs):
+    return configs["retention.ms"] == "7200000"
+
+
+def records(program, client):
+    """Every codec and shape of a record goes in, and comes back from local disk and from the bucket."""
+    sent = program.records
+    topics = {codec: program.name(f"-{codec}") for codec in client.CODECS}
+    for codec, topic in topics.items():
+        client.create(topic, 1)
+        program.tell("produced", codec=codec, offsets=client.produce(topic, sent, codec))
+    for state in ("hot", "cold"):
+        if state == "cold":
+            program.wait("cold", list(topics.values()))
+        for codec, topic in topics.items():
+            program.tell("consumed", state=state, codec=codec, records=client.consume(topic, 0, len(sent)))
+
+
+class Traffic(threading.Thread):
+    """Numbers into a topic's partitions in turn, until it is stopped."""
+
+    def __init__(self, producer, topic, partitions):
+        super().__init__(daemon=True)
+        self.producer, self.topic, self.partitions = producer, topic, partitions
+        self.acknowledged, self.errors = set(), []
+        self.over = threading.Event()
+
+    def run(self):
+        number = 0
+        while not self.over.wait(TRAFFIC_PAUSE_SECONDS):
+            self.producer.send(self.topic, number % self.partitions, number, self.done)
+            number += 1
+        self.producer.close()
+
+    def done(self, number, offset, error):
+        if error is None:
+            self.acknowledged.add(number)
+        else:
+            self.errors.append(str(error))
+
+    def stop(self):
+        self.over.set()
+        self.join(WAIT_SECONDS_MAX)
+        assert not self.errors, self.errors[:3]
+
+
+class Sender:
+    """A client's producer: `send` has `done(number, offset, error)` told once for each record."""
+
+    in_flight_max = IN_FLIGHT_MAX
+
+    def poll(self):
+        """For clients that tell outcomes when they are asked."""
+
+
+class Member(threading.Thread):
+    """A member of a group with a thread of its own: `serve` is the client's, and tells what comes and what is assigned."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.owned, self.revoked, self.lost = set(), set(), set()
+        self.seen, self.times = set(), []
+        self.first_assigned = None
+        self.over = threading.Event()
+        self.error = None
+
+    def run(self):
+        try:
+            self.serve()
+        except Exception:  # told by the scenario, in its thread
+            self.error = traceback.format_exc()
+
+    def assigned(self, partitions):
+        self.owned |= set(partitions)
+        if partitions and self.first_assigned is None:
+            self.first_assigned = time.monotonic()
+
+    def taken(self, partitions, lost=False):
+        self.owned -= set(partitions)
+        (self.lost if lost else self.revoked).update(partitions)
+
+    def record(self, partition, number):
+        self.seen.add(number)
+        self.times.append((time.monotonic(), partition))
+
+    def leave(self):
+        self.over.set()
+        self.join(WAIT_SECONDS_MAX)
+        assert self.error is None, self.error
+        assert not self.is_alive(), "a member does not end"
+
+
+def stable(members):
+    """Waits until each has its share and nobody another's."""
+    share = GROUP_PARTITIONS // len(members)
+
+    def settled():
+        failed = [member.error for member in members.values() if member.error]
+        assert not failed, failed[0]
+        owned = [set(member.owned) for member in members.values()]
+        return all(len(part) == share for part in owned) and len(set().union(*owned)) == GROUP_PARTITIONS
+
+    wait_until(settled, lambda: f"assignments settle: { {name: member.owned for name, member in members.items()} }")
+    return {name: sorted(member.owned) for name, member in members.items()}
+
+
+def group(strategy):
+    """Two members under traffic; a third comes, one of the first leaves, and nothing that was acknowledged is missed."""
+
+    def run(program, client):
+        topic = program.name()
+        client.create(topic, GROUP_PARTITIONS)
+        traffic = Traffic(client.producer(False), topic, GROUP_PARTITIONS)
+        traffic.start()
+        members = {name: client.member(topic, program.name("-group"), strategy) for name in ("first", "second", "third")}
+        first, second, third = members.values()
+        try:
+            first.start()
+            second.start()
+            before = stable({"first": first, "second": second})
+            program.tell("two", assignments=before)
+            for member in (first, second):
+                member.revoked.clear()
+            wait_until(lambda: first.times and second.times, "records come")
+            begun = time.monotonic()
+            third.start()
+            after = stable(members)
+            kept = {name: sorted(set(before[name]) & set(after[name])) for name in before}
+            program.tell(
+                "three",
+                assignments=after,
+                revoked={name: sorted(members[name].revoked) for name in before},
+                lost=sorted(first.lost | second.lost),
+                kept_records={name: records_of(members[name], kept[name], begun, third.first_assigned) for name in before},
+            )
+            second.leave()
+            program.tell("left", assignments=stable({"first": first, "third": third}))
+            traffic.stop()
+            acknowledged = traffic.acknowledged
+
+            def missing():
+                return sorted(acknowledged - first.seen - second.seen - third.seen)
+
+            dropped = getattr(client, "DROPPED_AT_LEAVE_MAX", 0)
+            wait_until(lambda: len(missing()) <= dropped, lambda: f"everything is seen, but {missing()[:10]}")
+            first.leave()
+            third.leave()
+        finally:
+            traffic.over.set()
+            for member in members.values():
+                member.over.set()
+        program.tell("done", acknowledged=len(acknowledged), missing=missing())
+
+    return run
+
+
+def records_of(member, partitions, begin, end):
+    """How many records of partitions a member got between two moments."""
+    return sum(1 for when, partition in list(member.times) if begin <= when <= end and partition in partitions)
+
+
+def commit(**options):
+    """What was committed is where the next member of the group begins."""
+
+    def run(program, client):
+        topic, name = program.name(), program.name("-group")
+        client.create(topic, 2)
+        producer = client.producer(False)
+        for number in range(sum(COMMIT_SESSIONS.values())):
+            producer.send(topic, number % 2, number, lambda number, offset, error: None)
+        producer.close()
+        for step, count in COMMIT_SESSIONS.items():
+            found = client.read_group(topic, name, count, **options)
+            program.tell(step, records=found)
+        program.tell("committed", offsets=client.committed(topic, name, 2, **options))
+
+    return run
+
+
+def restarts(program, client):
+    """An idempotent producer while its node is killed again and again."""
+    topic = program.name()
+    client.create(topic, RESTART_PARTITIONS)
+    producer = client.producer(True)
+    acknowledged, errors, total = [], [], RESTART_PARTITIONS * RESTART_RECORDS
+
+    def done(number, offset, error):
+        if error is not None:
+            errors.append(str(error))
+            return
+        acknowledged.append([number % RESTART_PARTITIONS, offset, number])
+        if len(acknowledged) % 10 == 0:
+            program.tell("progress", acknowledged=len(acknowledged), of=total)
+
+    for number in range(total):
+        producer.send(topic, number % RESTART_PARTITIONS, number, done)
+
+
+        def answered():
+            producer.poll()
+            return number + 1 - len(acknowledged) - len(errors) < producer.in_flight_max
+
+        wait_until(answered, "an answer")
+    producer.close()
+    assert not errors, f"{len(errors)} were not acknowledged: {errors[0]}"
+    consumed = {}
+    for partition in range(RESTART_PARTITIONS):
+        found = client.consume(topic, partition, RESTART_RECORDS)
+        consumed[partition] = [[record["offset"], int(record["value"])] for record in found]
+    program.tell("done", acknowledged=acknowledged, consumed=consumed, of=total)
+
+
+def administration(program, client):
+    client.administration(program)
+
+
+SCENARIOS = {
+    "administration": administration,
+    "records": records,
+    "group-eager": group("eager"),
+    "group-cooperative": group("cooperative"),
+    "group-consumer": group("consumer"),
+    "commit": commit(),
+    "commit-consumer": commit(strategy="consumer"),
+    "restarts": restarts,
+}
+
+
+def main(client_of):
+    """Runs the scenarios that are asked for: each tells how it ended, and none ends the others."""
+    parser = argparse.ArgumentParser()
+    for option in ("--bootstrap", "--prefix", "--records", "--scenario"):
+        parser.add_argument(option, required=True)
+    arguments = parser.parse_args()
+    for name in arguments.scenario.split(","):
+        program = Program(name, arguments)
+        try:
+            SCENARIOS[name](program, client_of(arguments.bootstrap))
+            program.tell("end")
+        except Exception:
+            program.tell("failed", error=traceback.format_exc())
+
+
+class Refused(Exception):
+    """A call that had to be refused was not."""
+
+
+def refusal(call, name_of):
+    """The error that a call ends with."""
+    try:
+        call()
+    except Exception as error:
+        return name_of(error)
+    raise Refused(call)

@@ -1,0 +1,3 @@
+module tidelog.invalid/clients/scenario
+
+go 1.24.0

@@ -1,0 +1,138 @@
+"""Apache Kafka's own command line tools, and the verifiable pair of its system tests."""
+
+import json
+import re
+
+import pytest
+
+from conftest import run_of
+from scenarios import CONSUMER_GROUP_HEARTBEAT, is_unsupported, pairs
+
+RECORDS = 30
+
+
+@pytest.fixture
+def tools(runs):
+    facts = run_of(runs, "java").facts("tools")
+
+    def output(step):
+        told = facts[step]
+        assert told["code"] == 0, f"{step}: {told['output']}"
+        return told["output"]
+
+    output.topic = f"{runs['java'].prefix}-tools"
+    output.group = f"{output.topic}-group"
+    return output
+
+
+def cells(text):
+    return [line.split() for line in text.splitlines() if line.strip()]
+
+
+java = pytest.mark.parametrize("client, scenario", pairs(["tools"]))
+
+
+@java
+def test_topics_are_made_listed_grown_described_and_deleted(tools, client, scenario):
+    assert f"Created topic {tools.topic}." in tools("topics-create")
+    assert tools.topic in tools("topics-list").splitlines()
+    tools("topics-alter")
+    lines = tools("topics-describe").splitlines()
+    assert re.search(r"PartitionCount: 3\s+ReplicationFactor: 1\s+Configs: .*retention.ms=3600000", lines[0])
+    assert [re.search(r"Partition: (\d+)\s+Leader: \d+\s+Replicas: \d+\s+Isr: \d+", line)[1] for line in lines[1:]] == ["0", "1", "2"]
+    tools("topics-delete")
+
+
+@java
+def test_configs_are_altered_and_described_with_their_synonyms(tools, client, scenario):
+    assert f"Completed updating config for topic {tools.topic}." in tools("configs-alter")
+    described = tools("configs-describe")
+    assert re.search(r"max.message.bytes=200000 sensitive=false synonyms=\{DYNAMIC_TOPIC_CONFIG:max.message.bytes=200000", described)
+    assert re.search(r"retention.ms=3600000 sensitive=false synonyms=\{DYNAMIC_TOPIC_CONFIG:retention.ms=3600000", described)
+    broker = tools("configs-broker")
+    for name in ("log.segment.bytes", "log.retention.ms", "num.partitions", "offsets.retention.minutes"):
+        assert re.search(rf"^  {re.escape(name)}=", broker, re.MULTILINE), name
+
+
+@java
+def test_the_console_pair_carries_keys_and_values(tools, client, scenario):
+    tools("console-producer")
+    lines = tools("console-consumer").splitlines()
+    found = [line for line in lines if line.startswith("k")]
+    assert sorted(found) == sorted(f"k{number}:v{number}" for number in range(RECORDS))
+    assert f"Processed a total of {RECORDS} messages" in lines
+
+
+@java
+def test_offsets_are_told_at_both_ends(tools, client, scenario):
+    def offsets(step):
+        return {int(part): int(offset) for _, part, offset in (line.split(":") for line in tools(step).splitlines())}
+
+    latest = offsets("offsets-latest")
+    assert (list(latest), sum(latest.values())) == ([0, 1, 2], RECORDS)
+    assert offsets("offsets-earliest") == {0: 0, 1: 0, 2: 0}
+
+
+@java
+def test_groups_are_listed_described_reset_and_deleted(tools, client, scenario):
+    assert tools.group in tools("groups-list").splitlines()
+    rows = [row for row in cells(tools("groups-describe")) if row[:2] == [tools.group, tools.topic]]
+    assert [row[2] for row in rows] == ["0", "1", "2"]
+    assert sum(int(row[3]) for row in rows) == RECORDS
+    assert [row[3:6] for row in rows] == [[row[3], row[3], "0"] for row in rows], "no lag"
+    state = next(row for row in cells(tools("groups-state")) if row[0] == tools.group)
+    assert state[-2:] == ["Empty", "0"]
+    reset = [row for row in cells(tools("groups-reset")) if row[:2] == [tools.group, tools.topic]]
+    assert sorted(row[2:] for row in reset) == [["0", "0"], ["1", "0"], ["2", "0"]]
+    deleted = [row for row in cells(tools("groups-delete-offsets")) if row[0] == tools.topic]
+    assert deleted == [[tools.topic, str(part), "Successful"] for part in range(3)]
+    assert "was successful" in tools("groups-delete")
+
+
+@java
+def test_log_dirs_tell_sizes(tools, client, scenario):
+    told = json.loads(next(line for line in tools("log-dirs").splitlines() if line.startswith("{")))
+    parts = [part for broker in told["brokers"] for folder in broker["logDirs"] for part in folder["partitions"]]
+    assert sorted(part["partition"] for part in parts) == [f"{tools.topic}-{part}" for part in range(3)]
+    assert all(part["size"] > 0 and part["offsetLag"] == 0 and not part["isFuture"] for part in parts), parts
+
+
+@java
+def test_the_performance_pair_moves_all_records(tools, client, scenario):
+    assert re.search(r"5000 records sent, [\d.,]+ records/sec", tools("producer-perf"))
+    header, values = [line.split(", ") for line in tools("consumer-perf").splitlines() if ", " in line][-2:]
+    assert int(values[header.index("data.consumed.in.nMsg")]) >= 5000
+
+
+@java
+def test_dump_log_reads_the_files(tools, client, scenario):
+    dumped = tools("dump-log")
+    batches = re.findall(r"^baseOffset: (\d+) lastOffset: (\d+) count: (\d+) .* isvalid: (\w+)$", dumped, re.MULTILINE)
+    assert batches and {valid for *_, valid in batches} == {"true"}
+    assert all(int(last) - int(base) + 1 == int(count) for base, last, count, _ in batches)
+    assert sum(int(count) for _, _, count, _ in batches) == len(re.findall(r"^\| offset: ", dumped, re.MULTILINE))
+
+
+@pytest.mark.parametrize("client, scenario", pairs(["verifiable"]))
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_the_verifiable_pair_agrees(runs, client, scenario, protocol):
+    run = run_of(runs, client)
+    facts = run.facts(scenario)
+
+    def events(step):
+        assert facts[step]["code"] == 0, facts[step]["output"]
+        return [json.loads(line) for line in facts[step]["output"].splitlines() if line.startswith("{")]
+
+    sent = [event for event in events("producer") if event["name"] == "producer_send_success"]
+    assert sorted(int(event["value"]) for event in sent) == list(range(500))
+    if protocol == "consumer" and CONSUMER_GROUP_HEARTBEAT not in run.announced:
+        assert is_unsupported(facts[protocol]["output"]), facts[protocol]["output"]
+        return
+    told = events(protocol)
+    assert sum(event["count"] for event in told if event["name"] == "records_consumed") >= 500
+    committed = [event for event in told if event["name"] == "offsets_committed"]
+    assert committed and all(event["success"] for event in committed)
+    ends = {}
+    for event in committed:
+        ends.update({part["partition"]: part["offset"] for part in event["offsets"]})
+    assert sum(ends.values()) >= 500
