@@ -93,8 +93,6 @@ pub struct Names {
     pub(crate) ids: BTreeMap<(String, Tree), usize>,
     /// Text of names of this run and what stands for it: the scenario's and its file's.
     pub tokens: Vec<(String, &'static str)>,
-    /// What every token of the run begins with.
-    pub token_start: String,
     /// The time when the run began, in milliseconds.
     pub now: i64,
 }
@@ -107,8 +105,17 @@ impl Names {
 
     fn is_foreign(&self, name: &str) -> bool {
         let has_own = self.tokens.iter().any(|(token, _)| name.contains(token));
-        !has_own && (name.contains(&self.token_start) || name.starts_with("__"))
+        !has_own && (has_token(name) || name.starts_with("__"))
     }
+}
+
+/// Whether a name is of a script, of this run or another one: `q`, four hexadecimal digits, `s` or `f`, a digit.
+fn has_token(name: &str) -> bool {
+    let is_token = |start: &[u8]| {
+        let [b'q', digits @ .., b's' | b'f', last] = start else { return false };
+        last.is_ascii_digit() && digits.iter().all(u8::is_ascii_hexdigit)
+    };
+    name.as_bytes().windows(7).any(is_token)
 }
 
 /// An answer without what is the broker's own.
@@ -129,7 +136,13 @@ fn walk(rules: &Rules, names: &mut Names, api: &str, path: &str, value: &Tree) -
         ),
         Tree::Array(elements) => {
             let elements = arranged(rules, names, api, path, elements);
-            Tree::Array(elements.iter().map(|element| walk(rules, names, api, path, element)).collect())
+            let mut walked: Vec<Tree> =
+                elements.iter().map(|element| walk(rules, names, api, path, element)).collect();
+            // By then all that is random is not.
+            if rules.of(api, path).any(|treatment| *treatment == Treatment::Sort(None)) {
+                walked.sort();
+            }
+            Tree::Array(walked)
         }
         leaf => {
             let treated =
@@ -150,7 +163,6 @@ fn arranged(rules: &Rules, names: &Names, api: &str, path: &str, elements: &[Tre
             Treatment::Sort(Some(field)) | Treatment::Keyed(field) => {
                 elements.sort_by(|one, other| one.field(field).cmp(&other.field(field)));
             }
-            Treatment::Sort(None) => elements.sort(),
             _ => {}
         }
     }
@@ -237,7 +249,7 @@ mod tests {
     use super::*;
 
     fn names() -> Names {
-        Names { tokens: vec![("qx01q".to_owned(), "$n")], token_start: "qx".to_owned(), ..Names::default() }
+        Names { tokens: vec![("q00ffs01q".to_owned(), "$n")], ..Names::default() }
     }
 
     #[test]
@@ -250,7 +262,7 @@ mod tests {
                 ("topic_id".to_owned(), Tree::Uuid([id; 16])),
             ])
         };
-        let topics = vec![topic("t-qx01q", 9), topic("t-qx02q", 8), topic("u-qx01q", 0), topic("v-qx01q", 9)];
+        let topics = vec![topic("t-q00ffs01q", 9), topic("t-q00fes02q", 8), topic("u-q00ffs01q", 0), topic("v-q00ffs01q", 9)];
         let answer = Tree::Struct(vec![("topics".to_owned(), Tree::Array(topics))]);
         let seen = normalise(&rules, &mut names, "Metadata", &answer).to_string();
         assert_eq!(

@@ -145,7 +145,6 @@ impl<'a> Runner<'a> {
         let file_token = format!("{}f{number:02}q", self.salt);
         let mut names = Names {
             tokens: vec![(file_token.clone(), "$f")],
-            token_start: self.salt.clone(),
             now: self.started_ms,
             ..Names::default()
         };
