@@ -119,6 +119,7 @@ class Run:
         self.sent = [record for record in shapes() if shape_of(record) not in UNSENDABLE.get(client, set())]
         self.steps = {name: [] for name in names}
         self.kills = 0
+        self.begun = time.monotonic()
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / f"{client}.log"
         records = folder / f"{client}-records.json"
@@ -146,10 +147,15 @@ class Run:
                 late.cancel()
                 program.kill()
                 program.wait()
+            for name, steps in self.steps.items():
+                log.write(f"{name} took {steps[-1].get('seconds') if steps else None} s\n".encode())
         self.steps["end"] = [{"step": "end", "code": code}]
 
     def step(self, step, program):
         name = step.pop("scenario")
+        if step["step"] in ("end", "failed"):
+            step["seconds"] = round(time.monotonic() - self.begun, 1)
+            self.begun = time.monotonic()
         if step["step"] == "wait":
             answer = self.prepare(step)
             program.stdin.write(answer + "\n")
