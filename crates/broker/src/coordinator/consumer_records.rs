@@ -255,6 +255,8 @@ fn epochs_of(topics: &[CurrentTopicPartitions], epoch: i32) -> EpochPartitions {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
