@@ -396,14 +396,15 @@ impl State {
                     self.remove(&name);
                 }
                 tell(answer, outcome);
-                return News::default();
+                // A machine that has ended is ahead of a log that has not.
+                return News { ahead: outcome.is_err(), ..News::default() };
             }
         }
         self.settle(&name, now, effects)
     }
 }
 
-fn tell(answer: Option<Answer>, outcome: Result<(), ErrorCode>) {
+pub(super) fn tell(answer: Option<Answer>, outcome: Result<(), ErrorCode>) {
     if let Some(answer) = answer {
         // The client may be gone.
         let _ = answer.send(outcome);
