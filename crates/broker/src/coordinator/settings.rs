@@ -52,7 +52,7 @@ impl GroupSettings {
             },
             migration: settings
                 .value("group.consumer.migration.policy")
-                .and_then(|name| MigrationPolicy::from_name(&name))
+                .and_then(MigrationPolicy::from_name)
                 .unwrap_or(MigrationPolicy::Bidirectional),
             metadata_bytes_max: count("offset.metadata.max.bytes", 4_096),
             retention: Duration::from_secs(amount("offsets.retention.minutes", 10_080).saturating_mul(60)),

@@ -408,10 +408,8 @@ async fn whoever_waits_for_a_group_does_not_keep_the_broker_from_ending() {
     while state(&mut other, "g").await != "PreparingRebalance" {
         assert!(begun.elapsed() < Duration::from_secs(10), "the member is not in its group");
     }
-    let stopped = tokio::spawn(node.stop());
-    let answer = client.receive::<JoinGroupRequest>(3, waiting).await;
+    let (_, answer) = tokio::join!(node.stop(), client.receive::<JoinGroupRequest>(3, waiting));
     assert_eq!(answer.error_code, ErrorCode::CoordinatorNotAvailable.code());
-    stopped.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
