@@ -287,6 +287,15 @@ fn a_classic_member_is_sent_to_join_where_nobody_else_would_make_a_target() {
 }
 
 #[test]
+fn a_classic_member_that_was_removed_gives_up_what_it_had_before_it_joins() {
+    let mut bench = Bench::new([("a", 2)]);
+    bench.join("m1", &["a"]);
+    let request = classic_joining("c1", &["a"], &[("a", &[1])]);
+    assert_eq!(bench.classic_join(&request).unwrap_err().error, GroupError::UnknownMemberId);
+    assert_eq!(bench.classic_join(&classic_joining("c1", &["a"], &[])), Ok(2));
+}
+
+#[test]
 fn classic_members_that_may_not_join_are_refused() {
     let mut bench = Bench::new([("a", 2)]);
     let good = classic_joining("c1", &["a"], &[]);

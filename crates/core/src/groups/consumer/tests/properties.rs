@@ -442,7 +442,7 @@ fn cleaned(log: &[ConsumerRecord], keep_tombstones: bool) -> Vec<ConsumerRecord>
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { max_shrink_iters: 2_000, ..ProptestConfig::with_cases(768) })]
+    #![proptest_config(ProptestConfig { max_shrink_iters: 2_000, ..ProptestConfig::with_cases(384) })]
 
     // B53
     #[test]
