@@ -17,6 +17,9 @@ use crate::{
 /// How long something may take that is asked again until it is so.
 const UNTIL_SECONDS: u64 = 15;
 
+/// A scenario that takes longer is told.
+const SLOW_SECONDS: f64 = 5.0;
+
 /// Where an answer belongs: file, scenario, version of the scenario (-1 without one), number of the step.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
@@ -173,7 +176,12 @@ impl<'a> Runner<'a> {
                 variables.insert("v".to_owned(), Tree::Int(i64::from(version)));
                 let mut names = names.clone();
                 names.tokens.push((token, "$n"));
+                let begun = now();
                 self.steps(script, &scenario.name, version, &scenario.steps, &mut variables, &mut names)?;
+                let seconds = begun.elapsed().as_secs_f64();
+                if seconds > SLOW_SECONDS {
+                    println!("{seconds:.1} s: {}: {} of version {version}", script.name, scenario.name);
+                }
             }
         }
         Ok(())

@@ -12,7 +12,7 @@ mod driver;
 mod duel;
 mod http;
 mod journal;
-mod kafka;
+pub(crate) mod kafka;
 mod librdkafka;
 mod measures;
 mod memory;

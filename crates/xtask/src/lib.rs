@@ -15,6 +15,7 @@ pub mod clients;
 pub mod faults;
 pub mod fuzz;
 pub mod local;
+pub mod parity;
 pub mod preflight;
 pub mod process;
 pub mod stores;

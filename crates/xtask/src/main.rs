@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{bench, checks, clients, faults, fuzz, local, verify};
+use xtask::{bench, checks, clients, faults, fuzz, local, parity, verify};
 
 /// Developer's commands of Tidelog.
 #[derive(Parser)]
@@ -44,6 +44,8 @@ enum Command {
 enum E2e {
     /// The clients that people use, each through its scenarios.
     Clients(clients::Options),
+    /// The same scripted exchanges with Apache Kafka and with Tidelog, answers compared field by field.
+    Parity(parity::Options),
 }
 
 fn main() -> ExitCode {
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Command::Verify => verify::run(),
         Command::Test { seeds } => verify::rust_tests(seeds),
         Command::E2e(E2e::Clients(options)) => clients::run(&options),
+        Command::E2e(E2e::Parity(options)) => parity::run(&options),
         Command::Bench(bench) => bench::run(&bench),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Faults(faults) => faults::run(&faults),

@@ -5,7 +5,7 @@ mod fresh;
 
 use anyhow::{Context as _, Result};
 
-use crate::{checks, clients, faults, preflight, process};
+use crate::{checks, clients, faults, parity, preflight, process};
 
 struct Stage {
     name: &'static str,
@@ -14,12 +14,13 @@ struct Stage {
 }
 
 /// In this order; the budgets are for a cold start on two cores and add up to less than an hour.
-const STAGES: [Stage; 8] = [
+const STAGES: [Stage; 9] = [
     Stage { name: "format", budget_seconds: 20, run: format },
     Stage { name: "repository", budget_seconds: 90, run: checks::run },
     Stage { name: "build", budget_seconds: 900, run: build_and_check },
     Stage { name: "lints", budget_seconds: 600, run: lints },
     Stage { name: "tests", budget_seconds: 960, run: all_rust_tests },
+    Stage { name: "parity", budget_seconds: 60, run: parity::verify },
     Stage { name: "clients", budget_seconds: 600, run: clients::all },
     Stage { name: "faults", budget_seconds: 420, run: faults::verify },
     Stage { name: "demo", budget_seconds: 120, run: demo::run },

@@ -43,7 +43,7 @@ const JVM: [&str; 8] = [
 const CLUSTER_ID: &str = "dGlkZWxvZy1iZW5jaC1rZg";
 
 /// The jars' folder; installs them where they are missing.
-pub(super) fn install() -> Result<PathBuf> {
+pub(crate) fn install() -> Result<PathBuf> {
     let folder = process::cache()?.join("kafka");
     let (jars, marker) = (folder.join("lib"), folder.join("installed"));
     let pom = pom();
@@ -94,48 +94,31 @@ pub(super) fn java_version() -> String {
     text.lines().next().unwrap_or("unknown").to_owned()
 }
 
-/// How to start a node in a folder; formats its storage.
+/// What a bench sets beside: nothing is made by asking, and what waits for a timer is seen within seconds.
+const BENCH: [(&str, &str); 5] = [
+    ("auto.create.topics.enable", "false"),
+    ("log.retention.check.interval.ms", "1000"),
+    ("log.segment.delete.delay.ms", "1000"),
+    // The first look for segments to delete comes after 30 s by default.
+    ("log.initial.task.delay.ms", "500"),
+    ("remote.log.manager.task.interval.ms", "500"),
+];
+
+/// How to start a node in a folder as it is measured; formats its storage.
 pub(super) fn plan(jars: &Path, folder: &Path) -> Result<Plan> {
+    plan_with(jars, folder, &BENCH)
+}
+
+/// How to start a node in a folder with these settings beside those that one node needs; formats its storage.
+pub(crate) fn plan_with(jars: &Path, folder: &Path, beside: &[(&str, &str)]) -> Result<Plan> {
     fs::create_dir_all(folder)?;
     let address = format!("127.0.0.1:{}", process::free_port()?);
     let controller = format!("127.0.0.1:{}", process::free_port()?);
-    let remote = folder.join("remote");
-    fs::create_dir_all(&remote)?;
+    fs::create_dir_all(folder.join("remote"))?;
     let properties = folder.join("server.properties");
-    let test_jar = jars.join(format!("kafka-storage-{VERSION}-test.jar"));
-    let settings = [
-        ("process.roles", "broker,controller".to_owned()),
-        ("node.id", "1".to_owned()),
-        ("controller.quorum.voters", format!("1@{controller}")),
-        ("listeners", format!("PLAINTEXT://{address},CONTROLLER://{controller}")),
-        ("advertised.listeners", format!("PLAINTEXT://{address}")),
-        ("controller.listener.names", "CONTROLLER".to_owned()),
-        ("log.dirs", text(&folder.join("data"))?),
-        ("auto.create.topics.enable", "false".to_owned()),
-        ("offsets.topic.replication.factor", "1".to_owned()),
-        ("transaction.state.log.replication.factor", "1".to_owned()),
-        ("transaction.state.log.min.isr", "1".to_owned()),
-        ("share.coordinator.state.topic.replication.factor", "1".to_owned()),
-        ("share.coordinator.state.topic.min.isr", "1".to_owned()),
-        ("log.retention.check.interval.ms", "1000".to_owned()),
-        ("log.segment.delete.delay.ms", "1000".to_owned()),
-        // The first look for segments to delete comes after 30 s by default.
-        ("log.initial.task.delay.ms", "500".to_owned()),
-        ("remote.log.storage.system.enable", "true".to_owned()),
-        (
-            "remote.log.storage.manager.class.name",
-            "org.apache.kafka.server.log.remote.storage.LocalTieredStorage".to_owned(),
-        ),
-        ("remote.log.storage.manager.class.path", text(&test_jar)?),
-        ("remote.log.storage.manager.impl.prefix", "rsm.config.".to_owned()),
-        ("rsm.config.dir", text(&remote)?),
-        ("remote.log.metadata.manager.listener.name", "PLAINTEXT".to_owned()),
-        ("remote.log.metadata.manager.impl.prefix", "rlmm.config.".to_owned()),
-        ("rlmm.config.remote.log.metadata.topic.replication.factor", "1".to_owned()),
-        ("rlmm.config.remote.log.metadata.topic.num.partitions", "5".to_owned()),
-        ("remote.log.manager.task.interval.ms", "500".to_owned()),
-    ];
-    let lines: String = settings.iter().map(|(key, value)| format!("{key}={value}\n")).collect();
+    let needed = needed_settings(jars, folder, &address, &controller)?;
+    let needed = needed.iter().map(|(key, value)| format!("{key}={value}\n"));
+    let lines: String = needed.chain(beside.iter().map(|(key, value)| format!("{key}={value}\n"))).collect();
     fs::write(&properties, lines)?;
     let class_path = text(&jars.join("*"))?;
     let mut format = Command::new("java");
@@ -156,6 +139,42 @@ pub(super) fn plan(jars: &Path, folder: &Path) -> Result<Plan> {
         environment: Vec::new(),
         program,
     })
+}
+
+/// One node that is everything, with its remote store on a folder.
+fn needed_settings(
+    jars: &Path,
+    folder: &Path,
+    address: &str,
+    controller: &str,
+) -> Result<Vec<(&'static str, String)>> {
+    let test_jar = jars.join(format!("kafka-storage-{VERSION}-test.jar"));
+    Ok(vec![
+        ("process.roles", "broker,controller".to_owned()),
+        ("node.id", "1".to_owned()),
+        ("controller.quorum.voters", format!("1@{controller}")),
+        ("listeners", format!("PLAINTEXT://{address},CONTROLLER://{controller}")),
+        ("advertised.listeners", format!("PLAINTEXT://{address}")),
+        ("controller.listener.names", "CONTROLLER".to_owned()),
+        ("log.dirs", text(&folder.join("data"))?),
+        ("offsets.topic.replication.factor", "1".to_owned()),
+        ("transaction.state.log.replication.factor", "1".to_owned()),
+        ("transaction.state.log.min.isr", "1".to_owned()),
+        ("share.coordinator.state.topic.replication.factor", "1".to_owned()),
+        ("share.coordinator.state.topic.min.isr", "1".to_owned()),
+        ("remote.log.storage.system.enable", "true".to_owned()),
+        (
+            "remote.log.storage.manager.class.name",
+            "org.apache.kafka.server.log.remote.storage.LocalTieredStorage".to_owned(),
+        ),
+        ("remote.log.storage.manager.class.path", text(&test_jar)?),
+        ("remote.log.storage.manager.impl.prefix", "rsm.config.".to_owned()),
+        ("rsm.config.dir", text(&folder.join("remote"))?),
+        ("remote.log.metadata.manager.listener.name", "PLAINTEXT".to_owned()),
+        ("remote.log.metadata.manager.impl.prefix", "rlmm.config.".to_owned()),
+        ("rlmm.config.remote.log.metadata.topic.replication.factor", "1".to_owned()),
+        ("rlmm.config.remote.log.metadata.topic.num.partitions", "5".to_owned()),
+    ])
 }
 
 pub(super) fn topic_settings(plan: TopicPlan) -> Vec<(&'static str, String)> {

@@ -14,7 +14,7 @@ use crate::process;
 
 /// Which of the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Kafka,
     Tidelog,
 }
@@ -58,17 +58,17 @@ pub(super) struct TopicPlan {
 
 /// How to start a server; its files stay between starts.
 #[derive(Debug, Clone)]
-pub(super) struct Plan {
-    pub(super) kind: Kind,
-    pub(super) folder: PathBuf,
+pub(crate) struct Plan {
+    pub(crate) kind: Kind,
+    pub(crate) folder: PathBuf,
     /// Its Kafka listener.
-    pub(super) address: String,
+    pub(crate) address: String,
     /// Tidelog's admin listener, Kafka's controller listener.
-    pub(super) second_address: String,
+    pub(crate) second_address: String,
     /// Arguments of the program.
-    pub(super) arguments: Vec<String>,
-    pub(super) environment: Vec<(String, String)>,
-    pub(super) program: PathBuf,
+    pub(crate) arguments: Vec<String>,
+    pub(crate) environment: Vec<(String, String)>,
+    pub(crate) program: PathBuf,
 }
 
 impl Plan {
