@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step of a test ends it, and says where")]
 
 mod admin;
+mod administration;
 mod api_versions;
 mod asks;
 mod bad_input;
