@@ -294,12 +294,26 @@ pub fn row_text(difference: &Difference) -> String {
 const GENERATED: &str = "<!-- generated: ";
 const GENERATED_END: &str = "<!-- end -->";
 
+/// What was written by hand: its rows are not made a second time.
+fn without_generated(text: &str) -> String {
+    let mut is_generated = false;
+    let mut kept = String::new();
+    for line in text.lines() {
+        is_generated = line != GENERATED_END && (is_generated || line.starts_with(GENERATED));
+        if !is_generated {
+            kept.extend([line, "\n"]);
+        }
+    }
+    kept
+}
+
 /// `differences.md` with the rows of its generated parts made anew. A part stands between `<!-- generated: PLACE | FIELD |
 /// KAFKA | TIDELOG -->` (patterns) and `<!-- end -->`.
 ///
 /// # Errors
 /// A part without its end, or with other patterns.
 pub fn regenerate(text: &str, differences: &Differences) -> Result<String> {
+    let (differences, _) = unlisted(differences, &rows(&without_generated(text))?);
     let (mut made, mut taken) = (String::new(), Vec::new());
     let mut lines = text.lines();
     while let Some(line) = lines.next() {

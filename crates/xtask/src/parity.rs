@@ -72,6 +72,10 @@ impl Options {
 const SETTINGS: [(&str, &str); 2] =
     [("group.initial.rebalance.delay.ms", "0"), ("offsets.topic.num.partitions", "4")];
 
+/// What Kafka needs beside: on a busy machine its controller would else lose sight of the broker, which then answers of a
+/// second leader epoch, or as no coordinator.
+const KAFKA_SETTINGS: [(&str, &str); 1] = [("broker.session.timeout.ms", "300000")];
+
 /// A running broker that ends with this.
 struct Broker {
     address: String,
@@ -142,7 +146,8 @@ fn compare(options: &Options, address: &str, recorded: &Path, arguments: &[&str]
 /// Starts an Apache Kafka of one node on empty folders and waits until it serves.
 fn start_kafka(folder: &Path) -> Result<Broker> {
     let jars = kafka::install()?;
-    let plan = kafka::plan_with(&jars, folder, &SETTINGS)?;
+    let settings: Vec<_> = SETTINGS.iter().chain(&KAFKA_SETTINGS).copied().collect();
+    let plan = kafka::plan_with(&jars, folder, &settings)?;
     let mut command = Command::new(&plan.program);
     command.args(&plan.arguments);
     start("Apache Kafka", &command, &plan.address, &folder.join("kafka.log"))
