@@ -79,7 +79,7 @@ fn positions<'a>(
     ends: &LookedUp,
 ) -> Vec<Position<'a>> {
     let places: BTreeSet<&Place> = offsets.keys().chain(owners.keys()).collect();
-    let one = |looked_up: &LookedUp, place| match looked_up.get(place) {
+    let one = |looked_up: &LookedUp, place: &Place| match looked_up.get(place) {
         Some(Ok(offset)) => (*offset, None),
         Some(Err(error)) => (None, Some(error.to_string())),
         None => (None, None),
