@@ -21,7 +21,7 @@ const KEYS: [(&str, &str, &str); 33] = [
     ("index.interval.bytes", "4096", "8192"),
     ("leader.replication.throttled.replicas", "", "*"),
     ("local.retention.bytes", "-2", "1048576"),
-    ("local.retention.ms", "-2", "60000"),
+    ("local.retention.ms", "21600000", "60000"),
     ("max.compaction.lag.ms", "9223372036854775807", "86400000"),
     ("max.message.bytes", "1048588", "2000000"),
     ("message.timestamp.after.max.ms", "3600000", "1000"),
