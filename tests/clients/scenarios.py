@@ -18,8 +18,8 @@ from kafka_node import KafkaNode
 COMMANDS = json.loads(os.environ.get("TIDELOG_TEST_CLIENTS", "{}"))
 AGAINST_KAFKA = os.environ.get("TIDELOG_TEST_AGAINST") == "kafka"
 
-# No client has more than this to do, on a machine where two of them share two cores.
-RUN_SECONDS_MAX = 420
+# No client has more than this to do, on a machine where two of them share two cores; Kafka takes its time to start again.
+RUN_SECONDS_MAX = 900 if AGAINST_KAFKA else 420
 # At each of these shares of what is to be acknowledged the node is killed.
 KILLS = [0.1, 0.4, 0.7]
 
