@@ -157,7 +157,8 @@ class Campaign:
         self.kills = collections.Counter()
         self.placed = 0
         self.settled = []
-        self.kill_times = []
+        # From each kill until the node was ready again.
+        self.outages = []
         # Whether this life's node is to end at an operation of its disk.
         self.planned = False
         self.mistakes_seen = 0
@@ -225,7 +226,7 @@ class Campaign:
         planned = ended and self.planned
         code = self.node.process.returncode if ended else self.node.kill()
         at = time.monotonic()
-        self.kill_times.append(at)
+        self.outages.append([at, float("inf")])
         if code != -signal.SIGKILL or (ended and not planned):
             self.findings.add(f"the node ended with {code}, and not by a kill: {self.node.log_tail()}")
         self.placed += planned
@@ -324,7 +325,7 @@ class Campaign:
         self.planned = plan is not None
         self.node.start(plan)
         wait_until(lambda: self.is_dead() or self.node.is_ready(), START_SECONDS_MAX, "the node serves", every=0.02)
-        ready = time.monotonic()
+        ready = self.outages[-1][1] = time.monotonic()
         for group in self.groups:
             self.fetch(group)
         for group in self.groups:
@@ -356,7 +357,7 @@ class Campaign:
                 break
             self.life(aim)
             self.check(is_last=False)
-        print(f"{len(self.kill_times)} kills in {time.monotonic() - begun:.0f} s", flush=True)
+        print(f"{len(self.outages)} kills in {time.monotonic() - begun:.0f} s", flush=True)
         return self.judge()
 
     def kill_and_hold(self, aim):
@@ -369,7 +370,7 @@ class Campaign:
         if not self.findings:
             self.node.start()
             wait_until(self.node.is_ready, START_SECONDS_MAX, "the last node serves")
-            ready = time.monotonic()
+            ready = self.outages[-1][1] = time.monotonic()
             for group in self.groups:
                 self.fetch(group)
                 group.order("go")
@@ -409,7 +410,7 @@ class Campaign:
             group.look()
             is_complete = is_last and not self.findings
             ends = {one.partition: one.acknowledged for one in self.ledgers[group.name]} if is_complete else {}
-            for finding in groups_check.of_group(group.name, group.events, group.fetches, ends, self.kill_times):
+            for finding in groups_check.of_group(group.name, group.events, group.fetches, ends, self.outages):
                 if finding not in self.findings.texts:
                     self.findings.add(finding)
             events = collections.Counter(event["e"] for event in group.events)
@@ -434,7 +435,7 @@ class Campaign:
         times = sorted(time for time, _ in self.settled)
         document = {
             "seed": self.arguments.seed,
-            "kills": len(self.kill_times),
+            "kills": len(self.outages),
             "kills_by_what_they_hit": dict(self.kills),
             "kills_at_a_disk_operation": self.placed,
             "checker_mistakes_seen": self.mistakes_seen,

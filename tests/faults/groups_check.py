@@ -11,8 +11,8 @@ import collections
 import dataclasses
 
 
-# A start, and a client's way back.
-FENCED_AFTER_SECONDS = 15
+# From when the node is ready again: a session time-out, and a client's way back.
+FENCED_AFTER_SECONDS = 5
 
 
 @dataclasses.dataclass
@@ -158,21 +158,22 @@ def unseen(group, events, acknowledged):
             yield f"{group}: partition {partition}: record {reached} of {count} was consumed by nobody"
 
 
-def broken(group, events, kills):
-    """Members that ended for no reason. librdkafka's static members have one after a kill: whoever was without an answer for its
-    session time-out forgets its member id, and a commit that waited till then goes out without one, which Kafka calls fenced.
+def broken(group, events, outages):
+    """Members that ended for no reason. librdkafka's static members have one while the node is away and just after it: who was
+    without an answer for his session time-out, or his poll interval, begins anew, and what is under way or not left yet then speaks
+    of an instance that Kafka, too, says is another's.
     """
     for event in events:
         if event["e"] == "broken":
             yield f"{group}: {event['m']}: {event['why']}"
-        if event["e"] == "fenced" and not any(0 < event["t"] - kill < FENCED_AFTER_SECONDS for kill in kills):
-            yield f"{group}: {event['m']} was fenced at {event['t']:.3f}, long after any kill"
+        if event["e"] == "fenced" and not any(kill < event["t"] < ready + FENCED_AFTER_SECONDS for kill, ready in outages):
+            yield f"{group}: {event['m']} was fenced at {event['t']:.3f}, and the node had been there"
 
 
-def of_group(group, events, fetches, acknowledged, kills=()):
-    """Every finding of a group; `kills` are their times."""
+def of_group(group, events, fetches, acknowledged, outages=()):
+    """Every finding of a group; `outages` are from when until when the node was away."""
     commits = commits_of(events)
-    yield from broken(group, events, kills)
+    yield from broken(group, events, outages)
     yield from gone_back(group, commits, fetches)
     yield from two_owners(group, events, commits)
     yield from generations_gone_back(group, events)

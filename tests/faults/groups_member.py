@@ -23,6 +23,8 @@ POLL_INTERVAL_MS = 10_000
 # A member polls so often before it commits what it has.
 POLLS_PER_COMMIT = 40
 LEAVE_SECONDS_MAX = 10
+# How librdkafka tells of FENCED_INSTANCE_ID and UNRELEASED_INSTANCE_ID, which end its client.
+FENCED = ("Static consumer fenced", "instance ID is still used")
 
 
 class Told:
@@ -71,7 +73,8 @@ class Member(threading.Thread):
                 # As an application would: with a new client. Whether there was a reason for it is for the campaign to judge.
                 self.tell("fenced")
                 self.positions.clear()
-                if not self.over.is_set():
+                # An instance that is not released is so for its session time-out at most.
+                if not self.over.wait(0.3):
                     continue
             except Exception as error:  # noqa: BLE001 - whatever ends a member is for the campaign to judge
                 self.tell("broken", why=f"{type(error).__name__}: {error}"[:500])
@@ -194,7 +197,8 @@ class Confluent(Member):
 
     @staticmethod
     def fatal(error):
-        return Fenced() if "Static consumer fenced" in str(error) else RuntimeError(str(error))
+        is_fenced = any(sign in str(error) for sign in FENCED)
+        return Fenced() if is_fenced else RuntimeError(str(error))
 
     def commit(self):
         from confluent_kafka import KafkaException, TopicPartition
