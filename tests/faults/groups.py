@@ -35,7 +35,7 @@ GROUPS = {
     "cooperative-static": "confluent-cooperative-static",
     "consumer": "confluent-consumer-uniform",
     "consumer-static": "confluent-consumer-range-static",
-    "kafka-python": "kafka-cooperative",
+    "kafka-python": "kafka-range",
     "aiokafka": "aiokafka-range",
 }
 SLOTS = ["0", "1", "2"]
@@ -409,11 +409,13 @@ class Campaign:
         """Reads the ledgers. What nobody consumed is known in the end alone."""
         counted = collections.Counter()
         by_client = collections.Counter()
+        more = (self.arguments.patience - 1) * groups_check.FENCED_AFTER_SECONDS
+        outages = [(kill, ready + more) for kill, ready in self.outages]
         for group in self.groups:
             group.look()
             is_complete = is_last and not self.findings
             ends = {one.partition: one.acknowledged for one in self.ledgers[group.name]} if is_complete else {}
-            for finding in groups_check.of_group(group.name, group.events, group.fetches, ends, self.outages):
+            for finding in groups_check.of_group(group.name, group.events, group.fetches, ends, outages):
                 if finding not in self.findings.texts:
                     self.findings.add(finding)
             events = collections.Counter(event["e"] for event in group.events)
