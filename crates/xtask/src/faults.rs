@@ -116,7 +116,6 @@ pub fn verify() -> Result<()> {
     prove(&Prove { mistakes: vec!["ack-before-write".to_owned()], seed: 1 })?;
     kill(&Kill { kills: VERIFY_KILLS, seed: 1, folder: None })?;
     bucket::verify()?;
-    groups::verify()?;
     disk::verify()?;
     pressure::verify()
 }

@@ -25,17 +25,6 @@ pub struct Groups {
     folder: Option<PathBuf>,
 }
 
-/// Kills in `cargo xtask verify`.
-const VERIFY_KILLS: u32 = 6;
-
-/// The stage of `cargo xtask verify`: a few kills, within a minute.
-///
-/// # Errors
-/// When something was found.
-pub(super) fn verify() -> Result<()> {
-    run(&Groups { kills: VERIFY_KILLS, seed: 1, patience: 1.0, folder: None })
-}
-
 /// Builds what is needed and runs the campaign.
 ///
 /// # Errors
