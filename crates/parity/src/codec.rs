@@ -26,7 +26,13 @@ fn uvarint(bytes: &mut Vec<u8>, mut value: usize) {
 
 /// A request's header and its body.
 #[must_use]
-pub fn request_frame(api: ApiKey, version: i16, correlation_id: i32, client_id: &str, body: &[u8]) -> Vec<u8> {
+pub fn request_frame(
+    api: ApiKey,
+    version: i16,
+    correlation_id: i32,
+    client_id: &str,
+    body: &[u8],
+) -> Vec<u8> {
     let mut frame = api.key().to_be_bytes().to_vec();
     frame.extend_from_slice(&version.to_be_bytes());
     frame.extend_from_slice(&correlation_id.to_be_bytes());
@@ -80,7 +86,8 @@ fn write_struct(
         }
     }
     if context.flexible {
-        let is_tagged = |field: &&FieldSpec| field.is_tagged_in(context.version) && value.field(field.name).is_some();
+        let is_tagged =
+            |field: &&FieldSpec| field.is_tagged_in(context.version) && value.field(field.name).is_some();
         uvarint(bytes, spec.fields.iter().filter(is_tagged).count());
         for field in spec.fields.iter().filter(is_tagged) {
             let mut content = Vec::new();
@@ -94,7 +101,12 @@ fn write_struct(
     Ok(())
 }
 
-fn write_length(bytes: &mut Vec<u8>, length: Option<usize>, context: Context, plain_bytes: usize) -> Result<()> {
+fn write_length(
+    bytes: &mut Vec<u8>,
+    length: Option<usize>,
+    context: Context,
+    plain_bytes: usize,
+) -> Result<()> {
     if context.flexible {
         uvarint(bytes, length.map_or(0, |length| length + 1));
     } else {
@@ -124,7 +136,9 @@ fn write(bytes: &mut Vec<u8>, kind: Kind, context: Context, value: &Tree, option
             write_length(bytes, Some(text.len()), context, 2)?;
             bytes.extend_from_slice(text);
         }
-        (Kind::Bytes | Kind::Records | Kind::Array { .. }, Tree::Null) => write_length(bytes, None, context, 4)?,
+        (Kind::Bytes | Kind::Records | Kind::Array { .. }, Tree::Null) => {
+            write_length(bytes, None, context, 4)?
+        }
         (Kind::Bytes, Tree::Text(text)) => {
             write_length(bytes, Some(text.len()), context, 4)?;
             bytes.extend_from_slice(text.as_bytes());
@@ -231,7 +245,8 @@ pub fn response_header(api: ApiKey, version: i16, bytes: &[u8]) -> Result<(i64, 
 fn read_struct(frame: &mut Frame<'_>, spec: &'static StructSpec, context: Context) -> Result<Tree> {
     let mut fields = Vec::new();
     for field in spec.fields.iter().filter(|field| field.is_plain_in(context.version)) {
-        let value = read(frame, field.kind, field.context(context)).with_context(|| format!("`{}`", field.name))?;
+        let value =
+            read(frame, field.kind, field.context(context)).with_context(|| format!("`{}`", field.name))?;
         fields.push((field.name.to_owned(), value));
     }
     if context.flexible {
@@ -240,10 +255,13 @@ fn read_struct(frame: &mut Frame<'_>, spec: &'static StructSpec, context: Contex
             let size = frame.uvarint()?;
             let mut content = Frame(frame.take(size)?);
             let is_it = |field: &&FieldSpec| {
-                field.is_tagged_in(context.version) && field.tag.is_some_and(|own| usize::try_from(own).is_ok_and(|own| own == tag))
+                field.is_tagged_in(context.version)
+                    && field.tag.is_some_and(|own| usize::try_from(own).is_ok_and(|own| own == tag))
             };
             let (name, value) = match spec.fields.iter().find(is_it) {
-                Some(field) => (field.name.to_owned(), read(&mut content, field.kind, field.context(context))?),
+                Some(field) => {
+                    (field.name.to_owned(), read(&mut content, field.kind, field.context(context))?)
+                }
                 None => (format!("tag_{tag}"), Tree::Bytes(content.take(size)?.to_vec())),
             };
             ensure!(content.0.is_empty(), "bytes follow the value of tagged field {tag}");
@@ -327,7 +345,11 @@ mod tests {
         for version in 0..=13 {
             let mut bytes = response.to_bytes(version).unwrap().to_vec();
             let read = decode(ApiKey::Metadata, version, &bytes);
-            assert_eq!(read.at("controller_id"), (version >= 1).then_some(&Tree::Int(7)), "version {version}");
+            assert_eq!(
+                read.at("controller_id"),
+                (version >= 1).then_some(&Tree::Int(7)),
+                "version {version}"
+            );
             assert_eq!(read.at("bytes_behind_it"), None);
             bytes.push(9);
             let read = decode(ApiKey::Metadata, version, &bytes);

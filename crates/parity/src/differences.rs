@@ -95,7 +95,9 @@ fn walk(
     match (kafka, tidelog) {
         (Some(Tree::Struct(theirs)), Some(Tree::Struct(ours))) => {
             let mut names: Vec<&String> = theirs.iter().map(|(name, _)| name).collect();
-            names.extend(ours.iter().map(|(name, _)| name).filter(|name| theirs.iter().all(|(own, _)| own != *name)));
+            names.extend(
+                ours.iter().map(|(name, _)| name).filter(|name| theirs.iter().all(|(own, _)| own != *name)),
+            );
             for name in names {
                 let dot = if path.is_empty() { "" } else { "." };
                 let inner = (format!("{path}{dot}{name}"), format!("{plain}{dot}{name}"));
@@ -123,7 +125,14 @@ fn walk(
             let only_ours = ours.iter().filter(|(name, _)| theirs.iter().all(|(own, _)| own != name));
             for (name, _) in theirs.iter().chain(only_ours) {
                 let path = format!("{path}[{name}]");
-                walk(rules, api, (&path, plain), get(&theirs, name).as_ref(), get(&ours, name).as_ref(), found);
+                walk(
+                    rules,
+                    api,
+                    (&path, plain),
+                    get(&theirs, name).as_ref(),
+                    get(&ours, name).as_ref(),
+                    found,
+                );
             }
         }
         (theirs, ours) if theirs == ours => {}
@@ -375,7 +384,8 @@ mod tests {
         let ours = answer(vec![config("c", 4), config("a", 1)]);
         let mut found = Vec::new();
         walk(&rules, "DescribeConfigs", ("", ""), Some(&theirs), Some(&ours), &mut found);
-        let found: Vec<(&str, &str)> = found.iter().map(|(field, _, ours)| (field.as_str(), ours.as_str())).collect();
+        let found: Vec<(&str, &str)> =
+            found.iter().map(|(field, _, ours)| (field.as_str(), ours.as_str())).collect();
         assert_eq!(found, [("configs[b]", "absent"), ("configs[c].value", "4")]);
     }
 
@@ -390,7 +400,10 @@ mod tests {
         differences.insert(difference("a", "0"), vec![12]);
         let text = "# Head\n<!-- generated: fetch: * | * | * | * -->\nold\n<!-- end -->\nfoot\n";
         let made = regenerate(text, &differences).unwrap();
-        assert!(made.contains("| fetch: an old epoch | Fetch | * | `a` | `74` | `0` |\n<!-- end -->\nfoot\n"), "{made}");
+        assert!(
+            made.contains("| fetch: an old epoch | Fetch | * | `a` | `74` | `0` |\n<!-- end -->\nfoot\n"),
+            "{made}"
+        );
         assert!(!made.contains("old\n"), "{made}");
         assert_eq!(regenerate(&made, &differences).unwrap(), made);
     }

@@ -72,8 +72,11 @@ fn quoted(text: &str) -> Result<(String, &str)> {
             '\\' => match letters.next() {
                 Some((_, 'n')) => value.push('\n'),
                 Some((at, 'u')) => {
-                    let code = text.get(at + 1..at + 5).and_then(|digits| u32::from_str_radix(digits, 16).ok());
-                    let Some(letter) = code.and_then(char::from_u32) else { bail!("a letter's code has four digits") };
+                    let code =
+                        text.get(at + 1..at + 5).and_then(|digits| u32::from_str_radix(digits, 16).ok());
+                    let Some(letter) = code.and_then(char::from_u32) else {
+                        bail!("a letter's code has four digits")
+                    };
                     value.push(letter);
                     for _ in 0..4 {
                         letters.next();

@@ -132,7 +132,10 @@ fn compare(folder: &Path, recorded: &Path, options: &Compare) -> Result<()> {
     let scripts = scripts(folder)?;
     let is_wanted = |script: &str, scenario: &str| {
         options.only.is_empty()
-            || options.only.iter().any(|only| script == only || format!("{script}: {scenario}").contains(only))
+            || options
+                .only
+                .iter()
+                .any(|only| script == only || format!("{script}: {scenario}").contains(only))
     };
     for (number, script) in scripts.iter().enumerate() {
         // As Kafka was asked: what only one of them announces is told apart.
@@ -161,7 +164,9 @@ fn compare(folder: &Path, recorded: &Path, options: &Compare) -> Result<()> {
     match (wrong, uncovered) {
         (0, 0) => Ok(()),
         (0, _) if !options.only.is_empty() => Ok(()),
-        (wrong, uncovered) => bail!("{wrong} lines above are wrong, {uncovered} announced versions are not covered"),
+        (wrong, uncovered) => {
+            bail!("{wrong} lines above are wrong, {uncovered} announced versions are not covered")
+        }
     }
 }
 
@@ -200,7 +205,11 @@ fn judge(
     let is_partial = !options.only.is_empty() && !options.only.iter().all(|only| is_wanted(only, ""));
     let unused: Vec<_> = unused
         .into_iter()
-        .filter(|row| !is_partial && (options.only.is_empty() || options.only.iter().any(|only| row.is_of(&format!("{only}: ")))))
+        .filter(|row| {
+            !is_partial
+                && (options.only.is_empty()
+                    || options.only.iter().any(|only| row.is_of(&format!("{only}: "))))
+        })
         .collect();
     for row in &unused {
         println!("NO LONGER A DIFFERENCE differences.md, {row}");

@@ -72,7 +72,9 @@ impl Rules {
     fn of<'a>(&'a self, api: &'a str, path: &'a str) -> impl Iterator<Item = &'a Treatment> {
         let is_it = move |(of_api, pattern, _): &&(String, String, Treatment)| {
             (of_api == "*" || of_api == api)
-                && path.strip_suffix(pattern.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+                && path
+                    .strip_suffix(pattern.as_str())
+                    .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
         };
         self.0.iter().filter(is_it).map(|(_, _, treatment)| treatment)
     }
@@ -215,7 +217,11 @@ fn shorten(names: &Names, value: Tree) -> Tree {
         Tree::Text(text) => {
             let own = names.tokens.iter().fold(text, |text, (token, sign)| text.replace(token, sign));
             if own.len() > LONG_BYTES {
-                return Tree::Text(format!("<{} bytes of text, crc {:08x}>", own.len(), crc32c(own.as_bytes())));
+                return Tree::Text(format!(
+                    "<{} bytes of text, crc {:08x}>",
+                    own.len(),
+                    crc32c(own.as_bytes())
+                ));
             }
             Tree::Text(own)
         }
@@ -262,7 +268,12 @@ mod tests {
                 ("topic_id".to_owned(), Tree::Uuid([id; 16])),
             ])
         };
-        let topics = vec![topic("t-q00ffs01q", 9), topic("t-q00fes02q", 8), topic("u-q00ffs01q", 0), topic("v-q00ffs01q", 9)];
+        let topics = vec![
+            topic("t-q00ffs01q", 9),
+            topic("t-q00fes02q", 8),
+            topic("u-q00ffs01q", 0),
+            topic("v-q00ffs01q", 9),
+        ];
         let answer = Tree::Struct(vec![("topics".to_owned(), Tree::Array(topics))]);
         let seen = normalise(&rules, &mut names, "Metadata", &answer).to_string();
         assert_eq!(

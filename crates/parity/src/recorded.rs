@@ -47,9 +47,12 @@ pub fn write(folder: &Path, announced: &Announced, answers: &Answers) -> Result<
 
 fn text(answers: &[(&Place, &Answer)]) -> Result<String> {
     let mut text =
-        "# Answers of Apache Kafka, written by `cargo xtask e2e parity --record` and not by hand.\n".to_owned();
+        "# Answers of Apache Kafka, written by `cargo xtask e2e parity --record` and not by hand.\n"
+            .to_owned();
     let mut scenario = None;
-    for step in answers.chunk_by(|(one, _), (other, _)| (&one.scenario, one.step) == (&other.scenario, other.step)) {
+    for step in
+        answers.chunk_by(|(one, _), (other, _)| (&one.scenario, one.step) == (&other.scenario, other.step))
+    {
         let Some((place, answer)) = step.first() else { continue };
         if scenario != Some(&place.scenario) {
             scenario = Some(&place.scenario);
@@ -113,12 +116,14 @@ fn parse(script: &str, text: &str, answers: &mut Answers) -> Result<()> {
                 None => (range.parse()?, range.parse()?),
             };
             for version in first..=last {
-                let place = Place { script: script.to_owned(), scenario: scenario.clone(), step: number, version };
+                let place =
+                    Place { script: script.to_owned(), scenario: scenario.clone(), step: number, version };
                 let answer = Answer { api, version: fixed.unwrap_or(version), value: value.clone() };
                 answers.insert(place, answer);
             }
         } else if let Some((number, api)) = line.trim_start().split_once(' ') {
-            let (api, version) = api.split_once('/').map_or((api, None), |(api, version)| (api, Some(version)));
+            let (api, version) =
+                api.split_once('/').map_or((api, None), |(api, version)| (api, Some(version)));
             let found = api_named(api).with_context(|| format!("no API is named {api}"))?;
             step = Some((number.parse()?, found, version.map(str::parse).transpose()?));
         } else {
@@ -137,7 +142,10 @@ fn literal(expression: &Expression) -> Result<Tree> {
         Expression::Text(text) => Tree::Text(text.clone()),
         Expression::Array(elements) => Tree::Array(elements.iter().map(literal).collect::<Result<_>>()?),
         Expression::Struct(fields) => Tree::Struct(
-            fields.iter().map(|(name, _, value)| Ok((name.clone(), literal(value)?))).collect::<Result<_>>()?,
+            fields
+                .iter()
+                .map(|(name, _, value)| Ok((name.clone(), literal(value)?)))
+                .collect::<Result<_>>()?,
         ),
         Expression::Call(name, arguments) => match (name.as_str(), arguments.as_slice()) {
             ("hex", [Expression::Text(digits)]) => Tree::Bytes(from_hex(digits).context("digits")?),
@@ -158,8 +166,7 @@ mod tests {
     fn what_is_written_is_read_and_equal_answers_share_a_line() {
         let mut answers = Answers::new();
         for version in 0..=5 {
-            let place =
-                Place { script: "a".to_owned(), scenario: "s \"1\"".to_owned(), step: 2, version };
+            let place = Place { script: "a".to_owned(), scenario: "s \"1\"".to_owned(), step: 2, version };
             let value = Tree::Struct(vec![
                 ("name".to_owned(), Tree::text("t-$n\u{1}\n\u{ff}")),
                 ("is_old".to_owned(), Tree::Bool(version < 3)),

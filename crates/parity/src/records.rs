@@ -42,9 +42,25 @@ impl Options<'_> {
 }
 
 const BATCH: [&str; 19] = [
-    "records", "producer_id", "epoch", "sequence", "codec", "timestamp", "transactional", "control",
-    "append_time", "base_offset", "leader_epoch", "magic", "crc", "attributes", "last_offset_delta", "count",
-    "length", "max_timestamp", "payload",
+    "records",
+    "producer_id",
+    "epoch",
+    "sequence",
+    "codec",
+    "timestamp",
+    "transactional",
+    "control",
+    "append_time",
+    "base_offset",
+    "leader_epoch",
+    "magic",
+    "crc",
+    "attributes",
+    "last_offset_delta",
+    "count",
+    "length",
+    "max_timestamp",
+    "payload",
 ];
 
 /// A batch of magic 2: `batch({records: ["a", {key: "k", value: null, headers: [["h", "1"]]}], codec: "zstd"})`.
@@ -76,7 +92,9 @@ pub fn batch(fields: &[(String, Tree)]) -> Result<Vec<u8>> {
     if let Some(Tree::Bytes(bytes)) = options.get("payload") {
         payload.clone_from(bytes);
     }
-    let flag = |name: &str, bit: i64| options.get(name).map_or(0, |value| if *value == Tree::Bool(true) { bit } else { 0 });
+    let flag = |name: &str, bit: i64| {
+        options.get(name).map_or(0, |value| if *value == Tree::Bool(true) { bit } else { 0 })
+    };
     let attributes =
         i64::from(codec.id()) | flag("append_time", 8) | flag("transactional", 16) | flag("control", 32);
     let count = i64::try_from(records.len())?;
@@ -194,7 +212,10 @@ pub fn message(fields: &[(String, Tree)]) -> Result<Vec<u8>> {
 /// The checksum of magic 0 and 1, bit by bit: these messages are short.
 fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 })
+        (0..8).fold(
+            crc ^ u32::from(*byte),
+            |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 },
+        )
     })
 }
 
@@ -246,7 +267,8 @@ fn decode_batch(bytes: &[u8]) -> Option<(Tree, &[u8])> {
         .collect();
     found.push(("crc_is_right".to_owned(), Tree::Bool(is_right)));
     let codec = Codec::from_id(u8::try_from(attributes & 7).ok()?);
-    let payload = codec.and_then(|codec| decompress(codec, &batch[HEADER_BYTES..], DECOMPRESSED_BYTES_MAX).ok());
+    let payload =
+        codec.and_then(|codec| decompress(codec, &batch[HEADER_BYTES..], DECOMPRESSED_BYTES_MAX).ok());
     let payload = payload.map_or_else(|| Tree::text("<not decompressed>"), Tree::Bytes);
     found.push(("records".to_owned(), payload));
     Some((Tree::Struct(found), &bytes[length..]))
@@ -260,7 +282,8 @@ mod tests {
     fn a_batch_is_read_as_it_was_written() {
         let records = Tree::Array(vec![Tree::text("a"), Tree::text("b")]);
         for codec in Codec::ALL {
-            let fields = [("records".to_owned(), records.clone()), ("codec".to_owned(), Tree::text(codec.name()))];
+            let fields =
+                [("records".to_owned(), records.clone()), ("codec".to_owned(), Tree::text(codec.name()))];
             let bytes = batch(&fields).unwrap();
             let batches = decode(&bytes);
             assert_eq!(batches.at("[0].count"), Some(&Tree::Int(2)));

@@ -96,7 +96,10 @@ impl<'a> Runner<'a> {
     /// # Errors
     /// Nobody answers.
     pub fn new(address: &'a str, rules: &'a Rules, is_strict: bool) -> Result<Self> {
-        #[expect(clippy::disallowed_methods, reason = "this runs beside other programs and is never simulated")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "this runs beside other programs and is never simulated"
+        )]
         let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
         let salt = format!("q{:04x}", started.as_secs() & 0xffff);
         Ok(Self {
@@ -146,11 +149,8 @@ impl<'a> Runner<'a> {
             return Ok(());
         }
         let file_token = format!("{}f{number:02}q", self.salt);
-        let mut names = Names {
-            tokens: vec![(file_token.clone(), "$f")],
-            now: self.started_ms,
-            ..Names::default()
-        };
+        let mut names =
+            Names { tokens: vec![(file_token.clone(), "$f")], now: self.started_ms, ..Names::default() };
         let mut variables = Variables::new();
         variables.insert("f".to_owned(), Tree::Text(file_token));
         if let Some(missing) = self.missing(&script.setup, -1) {
@@ -161,7 +161,9 @@ impl<'a> Runner<'a> {
         for (position, scenario) in wanted.into_iter().enumerate() {
             let range = match scenario.subject {
                 None => vec![-1],
-                Some((api, range)) => versions(api).iter().filter(|version| range.contains(*version)).collect(),
+                Some((api, range)) => {
+                    versions(api).iter().filter(|version| range.contains(*version)).collect()
+                }
             };
             for version in range {
                 if let Some(missing) = self.missing(&scenario.steps, version) {
@@ -409,12 +411,12 @@ fn create_topic(
     }
     let id = made.at("topics[0].topic_id").context("no id")?.clone();
     let asked = structure(&[("name", Tree::text(name))]);
-    let metadata =
-        structure(&[("topics", list(asked)), ("allow_auto_topic_creation", Tree::Bool(false))]);
+    let metadata = structure(&[("topics", list(asked)), ("allow_auto_topic_creation", Tree::Bool(false))]);
     let of_partitions = (0..partitions).map(|partition| {
         structure(&[("partition_index", Tree::Int(partition)), ("timestamp", Tree::Int(-1))])
     });
-    let asked = structure(&[("name", Tree::text(name)), ("partitions", Tree::Array(of_partitions.collect()))]);
+    let asked =
+        structure(&[("name", Tree::text(name)), ("partitions", Tree::Array(of_partitions.collect()))]);
     let offsets = structure(&[("replica_id", Tree::Int(-1)), ("topics", list(asked))]);
     let begun = now();
     loop {

@@ -393,7 +393,9 @@ fn step(
         words.expect("]")?;
     }
     let mut connection = "main".to_owned();
-    if let (Some(Word::Name(name)), Some(Word::Mark(":"))) = (words.peek(), words.words.get(words.position + 1)) {
+    if let (Some(Word::Name(name)), Some(Word::Mark(":"))) =
+        (words.peek(), words.words.get(words.position + 1))
+    {
         connection.clone_from(name);
         words.position += 2;
     }

@@ -51,9 +51,7 @@ impl Tree {
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&Self> {
         match self {
-            Self::Struct(fields) => {
-                fields.iter().find(|(field, _)| field == name).map(|(_, value)| value)
-            }
+            Self::Struct(fields) => fields.iter().find(|(field, _)| field == name).map(|(_, value)| value),
             _ => None,
         }
     }
@@ -110,14 +108,14 @@ pub fn hex(bytes: &[u8]) -> String {
 /// The bytes of hexadecimal digits; blanks between them are for the eye.
 #[must_use]
 pub fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let digits: Vec<u8> =
-        text.chars().filter(|letter| !letter.is_whitespace()).map(|l| l.to_digit(16)).try_fold(
-            Vec::new(),
-            |mut digits, digit| {
-                digits.push(u8::try_from(digit?).ok()?);
-                Some(digits)
-            },
-        )?;
+    let digits: Vec<u8> = text
+        .chars()
+        .filter(|letter| !letter.is_whitespace())
+        .map(|l| l.to_digit(16))
+        .try_fold(Vec::new(), |mut digits, digit| {
+            digits.push(u8::try_from(digit?).ok()?);
+            Some(digits)
+        })?;
     let (pairs, []) = digits.as_chunks::<2>() else { return None };
     Some(pairs.iter().map(|[high, low]| high << 4 | low).collect())
 }

@@ -164,7 +164,8 @@ fn start_tidelog(program: Option<&Path>, folder: &Path) -> Result<Broker> {
         }
     };
     let store = format!("--store=file://{}", folder.join("bucket").display());
-    process::output(Command::new(&program).args(["bucket", "init"]).arg(&store)).context("make the bucket")?;
+    process::output(Command::new(&program).args(["bucket", "init"]).arg(&store))
+        .context("make the bucket")?;
     let address = format!("127.0.0.1:{}", process::free_port()?);
     let admin = format!("127.0.0.1:{}", process::free_port()?);
     let mut command = Command::new(&program);
