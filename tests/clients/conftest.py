@@ -32,8 +32,12 @@ FAST_TIER = {
     "log.journal.file.bytes": "4194304",
 }
 
-# Nobody waits for members that do not come, so that a group settles at once.
-GROUP_SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
+# Nobody waits for members that do not come, and members hear soon of a change, so that a group settles at once.
+GROUP_SETTINGS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.min.heartbeat.interval.ms": "200",
+    "group.consumer.heartbeat.interval.ms": "300",
+}
 
 
 class Node:

@@ -75,7 +75,7 @@ class KafkaNode:
 
     def kill(self):
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(120)
         self.log.close()
 
     def stop(self):

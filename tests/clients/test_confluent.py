@@ -1,7 +1,5 @@
 """confluent-kafka (librdkafka), unmodified."""
 
-import time
-
 import confluent_kafka
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -238,21 +236,3 @@ def test_what_was_acknowledged_outlives_a_kill(own_node, topic):
 
 def test_librdkafka_is_the_one_that_the_run_installed():
     assert confluent_kafka.version() == "2.16.1"
-
-
-def test_groups_are_refused_in_words_and_hold_nobody_up(node, admin, topic):
-    """Groups are not served yet: who assigns partitions itself ends at once, and who subscribes is told what is missing."""
-    create(admin, topic)
-    produce(node, topic, [(None, b"v%d" % number) for number in range(10)])
-    options = {"bootstrap.servers": node.address, "group.id": topic, "auto.offset.reset": "earliest"}
-    assigned = Consumer(options)
-    assigned.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-    assert len(assigned.consume(10, timeout=20)) == 10
-    begun = time.monotonic()
-    assigned.close()
-    assert time.monotonic() - begun < 10, "a commit that cannot be is not waited for"
-    subscribed = Consumer(options)
-    subscribed.subscribe([topic])
-    told = subscribed.poll(20)
-    assert told is not None and told.error().code() == KafkaError._UNSUPPORTED_FEATURE, told and told.error()
-    subscribed.close()

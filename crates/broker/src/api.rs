@@ -4,8 +4,11 @@
 //! [`crate::error_code`] alone.
 
 pub(crate) mod alter_configs;
+pub(crate) mod alter_partition_reassignments;
 pub(crate) mod api_versions;
 mod config_changes;
+pub(crate) mod consumer_group_describe;
+pub(crate) mod consumer_group_heartbeat;
 pub(crate) mod create_partitions;
 pub(crate) mod create_topics;
 pub(crate) mod delete_groups;
@@ -15,7 +18,10 @@ pub(crate) mod describe_cluster;
 pub(crate) mod describe_configs;
 pub(crate) mod describe_groups;
 pub(crate) mod describe_log_dirs;
+pub(crate) mod describe_producers;
+pub(crate) mod describe_quorum;
 pub(crate) mod describe_topic_partitions;
+pub(crate) mod elect_leaders;
 pub(crate) mod fetch;
 pub(crate) mod find_coordinator;
 pub(crate) mod heartbeat;
@@ -26,6 +32,7 @@ pub(crate) mod leave_group;
 pub(crate) mod list_config_resources;
 pub(crate) mod list_groups;
 pub(crate) mod list_offsets;
+pub(crate) mod list_partition_reassignments;
 pub(crate) mod metadata;
 pub(crate) mod offset_commit;
 pub(crate) mod offset_delete;
@@ -33,8 +40,26 @@ pub(crate) mod offset_fetch;
 pub(crate) mod offset_for_leader_epoch;
 pub(crate) mod produce;
 pub(crate) mod sync_group;
+pub(crate) mod unregister_broker;
+pub(crate) mod update_features;
+use tidelog_types::limits;
 
 /// Topics, and partitions of each, that one request looks up at once. Above it a request of many names would take memory out of
 /// all proportion to its size.
 const TOPICS_AT_ONCE: usize = 16;
 const PARTITIONS_AT_ONCE: usize = 256;
+
+/// What a request of more partitions than a cluster can have is told.
+const TOO_MANY_PARTITIONS: &str = "The request names more partitions than a cluster can have.";
+
+/// Whether a request names more partitions than a cluster can have: each is answered in words, which are far longer than the
+/// number that asks for them.
+fn too_many(partitions: impl Iterator<Item = usize>) -> bool {
+    partitions.fold(0, usize::saturating_add) > limits::PARTITIONS_MAX
+}
+
+/// A name as an answer may repeat it: a name that is longer than any is cut.
+fn shown(name: &str) -> &str {
+    let end = name.char_indices().map(|(at, _)| at).nth(limits::TOPIC_NAME_BYTES_MAX);
+    &name[..end.unwrap_or(name.len())]
+}

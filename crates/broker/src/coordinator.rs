@@ -20,6 +20,8 @@
 //! A shard's queue has [`shard::QUEUED_BYTES_MAX`]; what comes beyond is told to come again. A request waits for its write no
 //! longer than `offsets.commit.timeout.ms`, for its group as long as Kafka's rules have it wait.
 
+mod consumer;
+mod consumer_records;
 mod expiry;
 mod follow;
 mod group;
@@ -32,6 +34,7 @@ mod settings;
 mod shard;
 mod timers;
 mod topic;
+mod topics;
 mod write;
 mod writer;
 
@@ -68,6 +71,8 @@ pub(crate) struct GroupCoordinator {
     shards: Mutex<BTreeMap<i32, Arc<Shard>>>,
     settings: Mutex<Arc<GroupSettings>>,
     pub(crate) metrics: GroupMetrics,
+    /// A shard is to begin anew.
+    again: tokio::sync::Notify,
     /// One creation of the topic at a time.
     creation: tokio::sync::Mutex<()>,
 }
@@ -78,6 +83,7 @@ impl GroupCoordinator {
             shards: Mutex::default(),
             settings: Mutex::default(),
             metrics: GroupMetrics::new(registry),
+            again: tokio::sync::Notify::new(),
             creation: tokio::sync::Mutex::default(),
         }
     }
@@ -104,6 +110,8 @@ impl GroupCoordinator {
 /// Starts the tasks of the coordinator: they end with the broker's connections.
 pub(crate) fn start(node: &Arc<Node>) {
     let token = node.coordinators.shutdown_token();
+    // Before anybody looks at them; from now on with each image.
+    node.groups.set_settings(GroupSettings::resolve(&node.settings(&node.image())));
     let following = follow::run(Arc::clone(node), token.clone());
     node.coordinators.spawn_back("group coordinator", following).detach();
     let expiring = expiry::run(Arc::clone(node), token);

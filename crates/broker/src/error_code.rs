@@ -8,7 +8,7 @@ use tidelog_format::batch::{BatchErrorKind, RecordError};
 use tidelog_replica::{
     AckError, AppendError, ColdError, DeleteRecordsError, LookUpError, ProposeFailure, ReadError,
 };
-use tidelog_types::{TopicName, TopicNameError};
+use tidelog_types::{TopicName, TopicNameError, limits};
 use tidelog_wire::{ErrorCode, Str, messages::produce::BatchIndexAndErrorMessage};
 
 /// A code and a text for people.
@@ -35,6 +35,23 @@ pub(crate) const fn topic_name(error: &TopicNameError) -> ErrorCode {
         | TopicNameError::TooLong { .. }
         | TopicNameError::Character { .. } => ErrorCode::InvalidTopicException,
     }
+}
+
+/// A topic's name that is none, in Kafka's words.
+pub(crate) fn invalid_topic(name: &str, error: &TopicNameError) -> ApiError {
+    let why = match error {
+        TopicNameError::Empty => "the empty string is not allowed".to_owned(),
+        TopicNameError::Dots => "'.' or '..' is not allowed".to_owned(),
+        TopicNameError::TooLong { .. } => {
+            let most = limits::TOPIC_NAME_BYTES_MAX;
+            let shown: String = name.chars().take(most).collect();
+            format!("the length of '{shown}' is longer than the max allowed length {most}")
+        }
+        TopicNameError::Character { .. } => format!(
+            "'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+        ),
+    };
+    ApiError::new(topic_name(error), format!("Topic name is invalid: {why}"))
 }
 
 pub(crate) const fn config(error: &ConfigError) -> ErrorCode {
@@ -112,6 +129,8 @@ pub(crate) const fn group(error: &GroupError) -> ErrorCode {
         GroupError::GroupMaxSizeReached => ErrorCode::GroupMaxSizeReached,
         GroupError::InvalidSessionTimeout => ErrorCode::InvalidSessionTimeout,
         GroupError::InvalidRequest => ErrorCode::InvalidRequest,
+        GroupError::InvalidRegularExpression => ErrorCode::InvalidRegularExpression,
+        GroupError::UnsupportedVersion => ErrorCode::UnsupportedVersion,
         GroupError::CoordinatorLoadInProgress => ErrorCode::CoordinatorLoadInProgress,
         GroupError::CoordinatorNotAvailable => ErrorCode::CoordinatorNotAvailable,
         GroupError::NotCoordinator => ErrorCode::NotCoordinator,

@@ -198,9 +198,19 @@ served! {
     DeleteGroups [0-2] api::delete_groups::handle;
     OffsetDelete [0-0] api::offset_delete::handle;
     CreatePartitions [0-3] api::create_partitions::handle;
+    ElectLeaders [0-2] api::elect_leaders::handle as api::elect_leaders::answer_bytes;
     IncrementalAlterConfigs [0-1] api::incremental_alter_configs::handle;
+    AlterPartitionReassignments [0-1] api::alter_partition_reassignments::handle
+        as api::alter_partition_reassignments::answer_bytes;
+    ListPartitionReassignments [0-0] api::list_partition_reassignments::handle;
+    DescribeQuorum [0-2] api::describe_quorum::handle as api::describe_quorum::answer_bytes;
+    UpdateFeatures [0-2] api::update_features::handle;
     DescribeCluster [0-2] api::describe_cluster::handle;
+    DescribeProducers [0-0] api::describe_producers::handle as api::describe_producers::answer_bytes;
+    UnregisterBroker [0-0] api::unregister_broker::handle;
     ListConfigResources [0-1] api::list_config_resources::handle;
+    ConsumerGroupHeartbeat [0-1] api::consumer_group_heartbeat::handle;
+    ConsumerGroupDescribe [0-1] api::consumer_group_describe::handle;
     DescribeTopicPartitions [0-0] api::describe_topic_partitions::handle
         as api::describe_topic_partitions::answer_bytes;
 }

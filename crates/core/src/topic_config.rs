@@ -13,19 +13,22 @@ mod broker_keys;
 mod check;
 mod describe;
 mod group_keys;
+mod idle_keys;
 mod keys;
+mod resources;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 
 pub use self::{
-    broker_keys::{broker_key, broker_keys},
+    broker_keys::{broker_key, broker_keys, has_effect},
     check::{ConfigError, check},
     describe::{
         Description, Source, SynonymValue, describe_broker, describe_broker_defaults, describe_topic,
     },
     keys::{ConfigType, Key, Rule, SEGMENT_BYTES_MIN, Synonym, TOPIC_KEYS, topic_key},
+    resources::{describe_client_metrics, describe_group, is_client_metrics_key, is_group_key},
 };
 
 /// What is set for a broker, by where it is set. Every value was checked with [`check`] when it came in.

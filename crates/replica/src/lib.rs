@@ -42,7 +42,7 @@ pub use error::{
 };
 pub use fence::{Fence, LiftFenceError};
 pub use manager::{PartitionUsage, ReplicaManager, Started};
-pub use metadata::{Metadata, ProposeFailure, ProposeFuture};
+pub use metadata::{Metadata, ProposeFailure, ProposeFuture, Quorum};
 pub use metrics::ReplicaMetrics;
 #[doc(hidden)]
 pub use mistakes::Mistakes;

@@ -24,6 +24,19 @@ pub enum ProposeFailure {
 /// The outcome of a proposal.
 pub type ProposeFuture = Pin<Box<dyn Future<Output = Result<Outcome, ProposeFailure>> + Send>>;
 
+/// How far the agreement on the cluster's metadata is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quorum {
+    /// Whether this node leads it.
+    pub leads: bool,
+    /// Grows with every election.
+    pub term: u64,
+    /// The end of its log here, exclusive.
+    pub log_end: u64,
+    /// What is applied of it here, exclusive.
+    pub high_watermark: u64,
+}
+
 /// The cluster's metadata, as one broker follows it.
 pub trait Metadata: Send + Sync + 'static {
     /// The newest image known here.
@@ -32,6 +45,11 @@ pub trait Metadata: Send + Sync + 'static {
     fn watch(&self) -> watch::Receiver<Arc<MetadataImage>>;
     /// Proposes a change. A refusal by the state machine is [`ProposeFailure::Refused`].
     fn propose(&self, command: Command) -> ProposeFuture;
+    /// How far the agreement is. Where nobody needs to agree: as far as the image.
+    fn quorum(&self) -> Quorum {
+        let end = self.image().index.0.saturating_add(1);
+        Quorum { leads: true, term: 0, log_end: end, high_watermark: end }
+    }
 }
 
 impl Metadata for Controller {
@@ -41,6 +59,17 @@ impl Metadata for Controller {
 
     fn watch(&self) -> watch::Receiver<Arc<MetadataImage>> {
         Self::watch(self)
+    }
+
+    fn quorum(&self) -> Quorum {
+        let status = self.status();
+        let end = |last: Option<u64>| last.map_or(0, |last| last.saturating_add(1));
+        Quorum {
+            leads: status.leader == Some(status.node_id),
+            term: status.term,
+            log_end: end(status.last_log_index),
+            high_watermark: end(status.applied_index),
+        }
     }
 
     fn propose(&self, command: Command) -> ProposeFuture {

@@ -315,6 +315,12 @@ impl PartitionHandle {
         self.inner.lock().state.producers().iter().map(|(id, entry)| (id, entry.clone())).collect()
     }
 
+    /// How many producers it knows.
+    #[must_use]
+    pub fn producer_count(&self) -> usize {
+        self.inner.lock().state.producers().iter().count()
+    }
+
     /// Bytes of its local log.
     #[must_use]
     pub fn local_bytes(&self) -> u64 {

@@ -7,6 +7,7 @@
 mod bucket;
 mod cluster;
 mod consume;
+mod group;
 mod http;
 mod output;
 mod produce;
@@ -48,6 +49,9 @@ enum Verb {
     /// Topics: create, list, describe, alter, delete.
     #[command(subcommand)]
     Topic(topic::Verb),
+    /// Consumer groups: list, describe, reset their offsets, delete.
+    #[command(subcommand)]
+    Group(group::Verb),
     /// Writes the lines of standard input as records.
     Produce(produce::Options),
     /// Reads records.
@@ -182,6 +186,7 @@ impl Verb {
             Self::Serve(options) => options.json,
             Self::Demo(options) => options.wants_json(),
             Self::Topic(verb) => verb.wants_json(),
+            Self::Group(verb) => verb.wants_json(),
             Self::Produce(options) => options.bootstrap.json,
             Self::Consume(options) => options.bootstrap.json,
             Self::Tier(verb) => verb.wants_json(),
@@ -199,6 +204,7 @@ pub fn run(command_line: CommandLine) -> ExitCode {
         Verb::Serve(options) => serve::run(&options),
         Verb::Demo(options) => demo::run(&options),
         Verb::Topic(verb) => client_verb(topic::run(verb)),
+        Verb::Group(verb) => client_verb(group::run(verb)),
         Verb::Produce(options) => client_verb(produce::run(options)),
         Verb::Consume(options) => client_verb(consume::run(options)),
         Verb::Tier(verb) => client_verb(tier::run(verb)),

@@ -2,11 +2,13 @@
 //!
 //! **Owns** connections, metadata look-ups, an idempotent producer, a reader of partitions, the calls of the admin verbs.
 //!
-//! **Does not own** consumer groups or transactions. It talks to a node as any other client does, over the Kafka
+//! **Does not own** membership in consumer groups (it looks at groups and sets their offsets) or transactions. It talks to a node as any other client does, over the Kafka
 //! protocol, so that what a verb shows is what a client sees.
 
 mod admin;
+mod assignment;
 mod connection;
+mod groups;
 mod partitioner;
 mod producer;
 mod reader;
@@ -22,6 +24,7 @@ use tidelog_wire::{
 
 pub use admin::{Admin, ConfigEntry, NewTopic};
 pub use connection::{Connection, ConnectionError};
+pub use groups::{GroupAdmin, GroupDescription, GroupMember, ListedGroup, LookedUp, Place};
 pub use partitioner::partition_of;
 pub use producer::{Compression, NewRecord, Producer, ProducerOptions};
 #[doc(hidden)]

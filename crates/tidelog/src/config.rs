@@ -16,7 +16,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tidelog_core::topic_config::{BrokerSettings, check_broker_value};
+use tidelog_core::topic_config::{BrokerSettings, ConfigType, broker_key, check_broker_value, has_effect};
 use tidelog_object::{ChecksumMode, StoreUrl};
 use tidelog_types::BrokerId;
 
@@ -132,6 +132,8 @@ pub struct NodeConfig {
     pub log_format: LogFormat,
     /// Broker settings, by where they are set: the file, environment and flags are the static ones.
     pub settings: BrokerSettings,
+    /// Keys of Kafka that were set and have no effect here.
+    pub without_effect: Vec<String>,
 }
 
 /// Every wrong setting of a start.
@@ -231,6 +233,10 @@ impl NodeConfig {
                 wrong.push(format!("{key}: {error}"));
             }
         }
+        let without_effect: Vec<String> =
+            settings.keys().filter(|key| broker_key(key).is_some() && !has_effect(key)).cloned().collect();
+        // A secret that is not kept is never told.
+        settings.retain(|key, _| broker_key(key).is_none_or(|key| key.kind != ConfigType::Password));
         let broker_settings = BrokerSettings { static_values: settings, ..BrokerSettings::default() };
         wrong.extend(broker_settings.disorder().iter().map(ToString::to_string));
         let mut settings = broker_settings.static_values;
@@ -255,6 +261,7 @@ impl NodeConfig {
             store_checksum,
             log_format: overrides.log_format.or(file.log_format).unwrap_or_default(),
             settings: BrokerSettings { static_values: settings, ..BrokerSettings::default() },
+            without_effect,
         })
     }
 }
@@ -289,10 +296,12 @@ fn check_folders(data_dir: &Path, store: &Path) -> Result<(), String> {
 }
 
 /// Broker keys that clients may read and that this program's own fields set.
-const NAMED_ELSEWHERE: [(&str, &str); 5] = [
+const NAMED_ELSEWHERE: [(&str, &str); 7] = [
     ("node.id", "node_id"),
+    ("broker.id", "node_id"),
     ("broker.rack", "rack"),
     ("log.dirs", "data_dir"),
+    ("log.dir", "data_dir"),
     ("listeners", "[[listeners]]"),
     ("advertised.listeners", "[[listeners]]"),
 ];

@@ -134,6 +134,10 @@ impl Node {
     }
 
     async fn start_with(config: NodeConfig, parts: &Parts, begun: &Begun) -> Result<Self> {
+        if !config.without_effect.is_empty() {
+            let keys = config.without_effect.join(",");
+            tracing::warn!(keys, "settings of Apache Kafka that have no effect here");
+        }
         let (lock, owner) = parts.lock_directory(&config.data_dir).await?;
         let listeners = bind(&config).await?;
         let admin_address = config.admin_listen.to_string();

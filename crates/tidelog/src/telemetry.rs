@@ -66,6 +66,12 @@ pub fn complain(error: &anyhow::Error) {
     let _ = writeln!(std::io::stderr(), "error: {error:#}");
 }
 
+/// Says on standard error what a verb's output does not: what it left undone, what a cell without a value is for.
+pub fn remark(words: &str) {
+    // Where standard error is closed there is nobody to tell.
+    let _ = writeln!(std::io::stderr(), "note: {words}");
+}
+
 #[cfg(test)]
 mod tests {
     use tracing::Level;

@@ -5,6 +5,7 @@
 
 mod bucket;
 mod disk;
+mod groups;
 mod model;
 mod pressure;
 
@@ -24,6 +25,8 @@ pub enum Faults {
     Bucket(bucket::Bucket),
     /// Fills the data disk, fails its syncs, and flips bits in files and objects, then looks for what was lost.
     Disk(disk::Disk),
+    /// Kills a node in the middle of rebalances and commits of eight groups of real clients.
+    Groups(groups::Groups),
     /// Runs the crash model of a whole node over many seeds: a simulated disk, a simulated bucket, virtual time.
     Model(model::Model),
     /// Puts a node with 10,000 partitions under floods, slow readers and thousands of connections beside ordinary clients.
@@ -98,6 +101,7 @@ pub fn run(faults: &Faults) -> Result<()> {
         Faults::Kill(options) => kill(options),
         Faults::Bucket(options) => bucket::run(options),
         Faults::Disk(options) => disk::run(options),
+        Faults::Groups(options) => groups::run(options),
         Faults::Model(options) => model::run(options),
         Faults::Pressure(options) => pressure::run(options),
         Faults::Prove(options) => prove(options),
@@ -112,6 +116,7 @@ pub fn verify() -> Result<()> {
     prove(&Prove { mistakes: vec!["ack-before-write".to_owned()], seed: 1 })?;
     kill(&Kill { kills: VERIFY_KILLS, seed: 1, folder: None })?;
     bucket::verify()?;
+    groups::verify()?;
     disk::verify()?;
     pressure::verify()
 }

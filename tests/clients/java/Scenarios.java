@@ -421,6 +421,11 @@ final class Scenarios {
                     }
                     slots.release();
                 });
+                if (number < RESTART_PARTITIONS) {
+                    // The first of each partition alone: Kafka takes any sequence number from a producer that it does not know, so
+                    // that a second batch may pass the first where the partition has only just come to be.
+                    producer.flush();
+                }
             }
         }
         if (!errors.isEmpty()) {

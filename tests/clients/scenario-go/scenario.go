@@ -507,6 +507,14 @@ func restarts(run *Run, client Client) error {
 			}
 			<-slots
 		})
+		// The first of each partition alone: Kafka takes any sequence number from a producer that it does not know, so that a
+		// second batch may pass the first where the partition has only just come to be.
+		if number < restartPartitions {
+			answered := func() bool { return len(slots) == 0 }
+			if err := Until(func() string { return "the first answers" }, answered); err != nil {
+				return err
+			}
+		}
 	}
 	if err := sender.Close(); err != nil {
 		return err

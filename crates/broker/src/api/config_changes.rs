@@ -8,11 +8,15 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use tidelog_core::{
     cluster::{Command, ConfigChange, ConfigResource, MetadataImage},
-    topic_config::{ConfigError, TopicConfig, check_broker_value},
+    topic_config::{ConfigError, TopicConfig, check_broker_value, is_client_metrics_key, is_group_key},
 };
 use tidelog_wire::{ErrorCode, Str};
 
-use super::{create_topics::config_errors, describe_configs::Resource};
+use super::{
+    create_topics::config_errors,
+    describe_configs::{CLIENT_METRICS, GROUP, Resource},
+    shown,
+};
 use crate::{
     error_code::{self, ApiError},
     node::Node,
@@ -76,6 +80,9 @@ pub(crate) async fn alter<C: ResourceChange>(
 
 async fn alter_one<C: ResourceChange>(node: &Node, change: &C, validate_only: bool) -> Result<(), ApiError> {
     let (kind, name) = change.resource();
+    if kind == GROUP || kind == CLIENT_METRICS {
+        return refuse(kind, name, change.keys());
+    }
     let target = Target::find(node, kind, name)?;
     let mut keys: Vec<&Str> = change.keys().collect();
     keys.sort_unstable();
@@ -84,6 +91,30 @@ async fn alter_one<C: ResourceChange>(node: &Node, change: &C, validate_only: bo
     }
     let wanted = change.wanted(&target)?;
     target.apply(node, wanted, validate_only).await
+}
+
+/// Groups and subscriptions to client metrics have Kafka's settings, which nobody can set here.
+fn refuse<'a>(kind: i8, name: &Str, mut keys: impl Iterator<Item = &'a Str>) -> Result<(), ApiError> {
+    let (empty, known): (_, fn(&str) -> bool) = match kind {
+        GROUP => ("Default group resources are not allowed.", is_group_key),
+        _ => ("Subscription name can't be empty", is_client_metrics_key),
+    };
+    if name.is_empty() {
+        return Err(ApiError::new(ErrorCode::InvalidRequest, empty));
+    }
+    let Some(key) = keys.next().map(|key| shown(key)) else { return Ok(()) };
+    let (code, text) = match (kind, known(key)) {
+        (GROUP, true) => {
+            (ErrorCode::InvalidConfig, format!("{key} cannot be set for one group: the broker's is for all"))
+        }
+        (GROUP, false) => (ErrorCode::InvalidConfig, format!("Unknown group config name: {key}")),
+        (_, true) => (
+            ErrorCode::InvalidRequest,
+            format!("{key} cannot be set: this broker collects no client metrics"),
+        ),
+        (_, false) => (ErrorCode::InvalidRequest, format!("Unknown client metrics configuration: {key}")),
+    };
+    Err(ApiError::new(code, text))
 }
 
 /// The value of a key that must have one.

@@ -5,7 +5,8 @@ use std::{collections::BTreeSet, sync::Arc};
 use tidelog_core::{
     cluster::MetadataImage,
     topic_config::{
-        ConfigType, Description, Source, describe_broker, describe_broker_defaults, describe_topic,
+        BrokerSettings, ConfigType, Description, Source, describe_broker, describe_broker_defaults,
+        describe_client_metrics, describe_group, describe_topic,
     },
 };
 use tidelog_types::TopicName;
@@ -20,6 +21,7 @@ use tidelog_wire::{
     },
 };
 
+use super::shown;
 use crate::{
     connection::Caller,
     error_code::{self, ApiError},
@@ -48,11 +50,15 @@ impl Resource {
     /// Reads the wire form.
     pub(crate) fn from_wire(node: &Node, kind: i8, name: &Str) -> Result<Self, ApiError> {
         match kind {
-            TOPIC => TopicName::new(name).map(Self::Topic).map_err(|error| {
-                ApiError::new(error_code::topic_name(&error), format!("Topic name is invalid: {error}"))
-            }),
+            TOPIC => {
+                TopicName::new(name).map(Self::Topic).map_err(|error| error_code::invalid_topic(name, &error))
+            }
             BROKER if name.is_empty() => Ok(Self::BrokerDefaults),
             BROKER if name.parse() == Ok(node.id.0) => Ok(Self::Broker),
+            BROKER if name.parse::<i32>().is_err() => Err(ApiError::new(
+                ErrorCode::InvalidRequest,
+                format!("Broker id must be an integer, but it is: {}", shown(name)),
+            )),
             BROKER => Err(ApiError::new(
                 ErrorCode::InvalidRequest,
                 format!(
@@ -61,10 +67,14 @@ impl Resource {
                     name.as_str()
                 ),
             )),
-            _ => Err(ApiError::new(ErrorCode::InvalidRequest, format!("Unsupported resource type: {kind}"))),
+            _ => Err(ApiError::new(ErrorCode::InvalidRequest, format!("Unknown resource type {kind}"))),
         }
     }
 }
+
+/// What Kafka tells whoever asks for the settings of something that has none.
+const NO_SETTINGS: &str = "This most likely occurs because of a request being malformed by the client library or the message \
+                           was sent to an incompatible broker. See the broker logs for more details.";
 
 /// Kafka's number of a source.
 pub(crate) const fn source_code(source: Source) -> i8 {
@@ -86,6 +96,8 @@ const fn type_code(kind: ConfigType) -> i8 {
         ConfigType::Long => 5,
         ConfigType::Double => 6,
         ConfigType::List => 7,
+        ConfigType::Class => 8,
+        ConfigType::Password => 9,
     }
 }
 
@@ -93,14 +105,18 @@ const fn type_code(kind: ConfigType) -> i8 {
 const KEY_BYTES: u64 = 96;
 const DOCUMENTATION_BYTES: u64 = 256;
 const KEYS: u64 = 64;
+const BROKER_KEYS: u64 = 384;
 
 /// About how large the answer will be.
 pub(crate) fn answer_bytes(_: &Node, request: &DescribeConfigsRequest) -> u64 {
     let times = if request.include_synonyms { 2 } else { 1 };
     let documentation = if request.include_documentation { DOCUMENTATION_BYTES } else { 0 };
-    let keys = |resource: &DescribeConfigsResource| match &resource.configuration_keys {
-        Some(keys) => (keys.len() as u64).min(KEYS),
-        None => KEYS,
+    let keys = |resource: &DescribeConfigsResource| {
+        let all = if resource.resource_type == BROKER { BROKER_KEYS } else { KEYS };
+        match &resource.configuration_keys {
+            Some(keys) => (keys.len() as u64).min(all),
+            None => all,
+        }
     };
     request.resources.iter().map(keys).sum::<u64>().saturating_mul(times * KEY_BYTES + documentation)
 }
@@ -127,6 +143,8 @@ pub(crate) async fn handle(
             };
             match describe(node, &image, resource) {
                 Ok(entries) => {
+                    // An empty text, not none: so does Kafka.
+                    result.error_message = Some(Str::default());
                     let to_wire =
                         |entry| wire(entry, request.include_synonyms, request.include_documentation);
                     result.configs = entries.into_iter().map(to_wire).collect();
@@ -148,7 +166,32 @@ fn describe(
     resource: &DescribeConfigsResource,
 ) -> Result<Vec<Description>, ApiError> {
     let settings = node.settings(image);
-    let mut entries = match Resource::from_wire(node, resource.resource_type, &resource.resource_name)? {
+    let name = &resource.resource_name;
+    let named = |what: &str| {
+        let message = format!("{what} name must not be empty");
+        if name.is_empty() { Err(ApiError::new(ErrorCode::InvalidRequest, message)) } else { Ok(()) }
+    };
+    let mut entries = match resource.resource_type {
+        TOPIC | BROKER => describe_kept(node, image, &settings, resource)?,
+        GROUP => named("Group").map(|()| describe_group(&settings))?,
+        CLIENT_METRICS => named("Client metrics subscription").map(|()| describe_client_metrics())?,
+        _ => return Err(ApiError::new(ErrorCode::InvalidRequest, NO_SETTINGS)),
+    };
+    if let Some(keys) = &resource.configuration_keys {
+        let keys: BTreeSet<&str> = keys.iter().map(Str::as_str).collect();
+        entries.retain(|entry| keys.contains(entry.name));
+    }
+    Ok(entries)
+}
+
+/// The settings of what may have some of its own.
+fn describe_kept(
+    node: &Node,
+    image: &MetadataImage,
+    settings: &BrokerSettings,
+    resource: &DescribeConfigsResource,
+) -> Result<Vec<Description>, ApiError> {
+    let described = match Resource::from_wire(node, resource.resource_type, &resource.resource_name)? {
         Resource::Topic(name) => {
             let topic = image.topic_by_name(&name).ok_or_else(|| {
                 ApiError::new(
@@ -156,16 +199,12 @@ fn describe(
                     "This server does not host this topic-partition.",
                 )
             })?;
-            describe_topic(&settings, &topic.configs)
+            describe_topic(settings, &topic.configs)
         }
-        Resource::Broker => describe_broker(&settings),
+        Resource::Broker => describe_broker(settings),
         Resource::BrokerDefaults => describe_broker_defaults(&settings.dynamic_defaults),
     };
-    if let Some(keys) = &resource.configuration_keys {
-        let keys: BTreeSet<&str> = keys.iter().map(Str::as_str).collect();
-        entries.retain(|entry| keys.contains(entry.name));
-    }
-    Ok(entries)
+    Ok(described)
 }
 
 fn wire(entry: Description, synonyms: bool, documentation: bool) -> DescribeConfigsResourceResult {

@@ -22,7 +22,7 @@ const GROUP_NOT_FOUND_VERSION: i16 = 6;
 
 /// Kafka's bits of what may be done to a group (read, delete, describe, and its configuration), all of them: there is no
 /// authorizer.
-const GROUP_OPERATIONS_ALL: i32 = 0b1101_0100_1000;
+pub(crate) const GROUP_OPERATIONS_ALL: i32 = 0b1101_0100_1000;
 
 pub(crate) async fn handle(
     node: &Arc<Node>,
@@ -35,13 +35,16 @@ pub(crate) async fn handle(
     let one = |group: &Str| {
         let described = coordinator::shard_of(node, group).and_then(|shard| shard.describe(group));
         match described {
-            Ok(Some(view)) => DescribedGroup { authorized_operations: operations, ..known(&view) },
-            Ok(None) if version < GROUP_NOT_FOUND_VERSION => {
+            Ok(Ok(view)) => DescribedGroup { authorized_operations: operations, ..known(&view) },
+            Ok(Err(_)) if version < GROUP_NOT_FOUND_VERSION => {
                 DescribedGroup { authorized_operations: operations, ..dead(group) }
             }
-            Ok(None) => DescribedGroup {
+            Ok(Err(other)) => DescribedGroup {
                 error_code: ErrorCode::GroupIdNotFound.code(),
-                error_message: Some(Str::from(format!("Group {} not found.", group.as_str()))),
+                error_message: Some(Str::from(match other {
+                    None => format!("Group {} not found.", group.as_str()),
+                    Some(_) => format!("Group {} is not a classic group.", group.as_str()),
+                })),
                 ..dead(group)
             },
             Err(code) => DescribedGroup {
@@ -77,7 +80,7 @@ fn known(view: &GroupView) -> DescribedGroup {
     });
     DescribedGroup {
         group_id: Str::from(&*view.id),
-        group_state: Str::from_static(view.state.as_str()),
+        group_state: Str::from_static(view.state),
         protocol_type: view.protocol_type.as_deref().map(Str::from).unwrap_or_default(),
         // Of a group between two generations there is none to tell.
         protocol_data: view.protocol.as_deref().map(Str::from).unwrap_or_default(),

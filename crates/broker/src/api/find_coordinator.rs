@@ -17,9 +17,10 @@ const MESSAGE: Str = Str::from_static("this broker coordinates groups and transa
 
 const NO_ERROR: Str = Str::from_static("NONE");
 
-/// Kafka's numbers of what a coordinator is for; share groups are 2.
+/// Kafka's numbers of what a coordinator is for. Share groups are not served, of which Kafka says nothing in words.
 const GROUP: i8 = 0;
 const TRANSACTION: i8 = 1;
+const SHARE: i8 = 2;
 
 pub(crate) async fn handle(
     node: &Arc<Node>,
@@ -54,6 +55,7 @@ pub(crate) async fn handle(
                 node_id: -1,
                 port: -1,
                 error_code: ErrorCode::InvalidRequest.code(),
+                error_message: (request.key_type != SHARE).then_some(MESSAGE).or(Some(Str::default())),
                 ..Coordinator::default()
             },
         }

@@ -108,6 +108,11 @@ async fn join(
 
 /// An id as Kafka makes it: who it is, and what nobody else has.
 fn new_member_id(node: &Node, who: &str) -> Arc<str> {
-    let hex: String = node.ids.uuid().iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{who}-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]).into()
+    format!("{who}-{}", uuid_text(node.ids.uuid())).into()
+}
+
+/// As Java writes one.
+pub(crate) fn uuid_text(uuid: [u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }

@@ -26,7 +26,7 @@ pub(crate) async fn handle(
     } else {
         vec![MemberIdentity { member_id: request.member_id, ..MemberIdentity::default() }]
     };
-    let (code, outcomes) = match leave(node, &request.group_id, &members) {
+    let (code, outcomes) = match leave(node, &request.group_id, &members).await {
         Ok(outcomes) => (ErrorCode::None, outcomes),
         // There is no such group: its members are not in it.
         Err(ErrorCode::UnknownMemberId) => {
@@ -53,7 +53,7 @@ pub(crate) async fn handle(
 
 type Outcomes = Vec<Result<(), ErrorCode>>;
 
-fn leave(node: &Node, group: &str, members: &[MemberIdentity]) -> Result<Outcomes, ErrorCode> {
+async fn leave(node: &Node, group: &str, members: &[MemberIdentity]) -> Result<Outcomes, ErrorCode> {
     if group.is_empty() {
         return Err(ErrorCode::InvalidGroupId);
     }
@@ -65,5 +65,5 @@ fn leave(node: &Node, group: &str, members: &[MemberIdentity]) -> Result<Outcome
             (Arc::from(member.member_id.as_str()), instance_id)
         })
         .collect();
-    shard.leave(node, group, &members)
+    shard.leave(node, group, &members).await
 }

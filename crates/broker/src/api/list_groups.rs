@@ -9,9 +9,6 @@ use tidelog_wire::{
 
 use crate::{connection::Caller, node::Node};
 
-/// The type of a group whose leader hands out its partitions.
-pub(crate) const CLASSIC: &str = "classic";
-
 /// Bytes of one group in an answer, about.
 const GROUP_BYTES: u64 = 96;
 
@@ -30,19 +27,17 @@ pub(crate) async fn handle(
         filter.is_empty() || filter.iter().any(|word| word.eq_ignore_ascii_case(what))
     };
     let mut response = ListGroupsResponse::default();
-    if !wanted(&request.types_filter, CLASSIC) {
-        return response;
-    }
     for shard in node.groups.all() {
         match shard.list() {
             Ok(groups) => {
-                let listed =
-                    groups.into_iter().filter(|(_, state, _)| wanted(&request.states_filter, state.as_str()));
-                response.groups.extend(listed.map(|(id, state, protocol_type)| ListedGroup {
+                let listed = groups.into_iter().filter(|(_, kind, state, _)| {
+                    wanted(&request.types_filter, kind.as_str()) && wanted(&request.states_filter, state)
+                });
+                response.groups.extend(listed.map(|(id, kind, state, protocol_type)| ListedGroup {
                     group_id: Str::from(&*id),
                     protocol_type: protocol_type.as_deref().map(Str::from).unwrap_or_default(),
-                    group_state: Str::from_static(state.as_str()),
-                    group_type: Str::from_static(CLASSIC),
+                    group_state: Str::from_static(state),
+                    group_type: Str::from_static(kind.as_str()),
                 }));
             }
             // What is not led here any more is another node's to list.

@@ -23,8 +23,8 @@ use crate::{
     node::Node,
 };
 
-/// From which version on a client knows the error that there is no such group.
-const GROUP_NOT_FOUND_VERSION: i16 = 9;
+/// From which version on a client knows groups of the consumer protocol, and the error that there is no such group.
+const NEW_GROUPS_VERSION: i16 = 9;
 
 /// A partition's answer, or its place among what is committed.
 type Outcome = Option<ErrorCode>;
@@ -103,11 +103,7 @@ async fn commit(
         member_id: Arc::from(request.member_id.as_str()),
         instance_id: request.group_instance_id.as_deref().map(Arc::from),
         generation: request.generation_id_or_member_epoch,
-        unknown_group: if version >= GROUP_NOT_FOUND_VERSION {
-            ErrorCode::GroupIdNotFound
-        } else {
-            ErrorCode::IllegalGeneration
-        },
+        is_old_version: version < NEW_GROUPS_VERSION,
         changes,
     };
     shard.commit(node, &request.group_id, commit).await?;

@@ -87,12 +87,13 @@ fn one(
 }
 
 fn fetch(node: &Node, group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup {
+    let member = (group.member_id.as_deref(), group.member_epoch);
     let look = |offsets: &OffsetTable| match &group.topics {
         Some(topics) => topics.iter().map(|topic| asked(offsets, topic)).collect(),
         None => all(offsets),
     };
-    let found =
-        coordinator::shard_of(node, &group.group_id).and_then(|shard| shard.offsets(&group.group_id, look));
+    let found = coordinator::shard_of(node, &group.group_id)
+        .and_then(|shard| shard.offsets(&group.group_id, member, look));
     match found {
         Ok(topics) => {
             OffsetFetchResponseGroup { group_id: group.group_id, topics, error_code: ErrorCode::None.code() }

@@ -1,15 +1,16 @@
 //! Offsets that end: by their age, with their topic, with their group.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
-use tidelog_core::groups::{classic::ClassicState, offsets::Place};
+use tidelog_core::groups::offsets::{CommittedOffset, Place};
 use tidelog_runtime::CancellationToken;
 use tidelog_types::TopicName;
+use tidelog_wire::ErrorCode;
 
 use super::{
     records,
-    shard::{Shard, State},
-    write::{Answer, Then, Write},
+    shard::{Shard, State, tell},
+    write::{Answer, Entry, Then, Write},
 };
 use crate::node::Node;
 
@@ -46,9 +47,9 @@ pub(super) fn expire(node: &Node, shard: &Shard) {
             .filter(|place| !state.unapplied(&name).any(|write| write.changes(place)))
             .collect();
         let all = state.groups.get(&name).is_some_and(|group| {
-            group.members.state() == ClassicState::Empty
+            group.members.is_empty()
                 && group.writes == 0
-                && group.members.pending_member_count() == 0
+                && !group.members.awaits_members()
                 && group.offsets.len() == expired.len()
         });
         if all {
@@ -72,12 +73,9 @@ pub(super) fn drop_topics(node: &Node, shard: &Shard, topics: &[Arc<str>]) {
         let kept = group
             .into_iter()
             .flat_map(|group| topics.iter().flat_map(|topic| group.offsets.places_of(topic)));
-        let coming = state.unapplied(name).flat_map(|write| match &write.then {
-            Then::Offsets { changes, .. } => changes.as_slice(),
-            Then::Stored(_) | Then::Deleted { .. } => &[],
-        });
-        let coming = coming.map(|(place, _)| place).filter(|(topic, _)| topics.contains(topic));
-        let places: std::collections::BTreeSet<Place> = kept.chain(coming.cloned()).collect();
+        let coming = state.unapplied(name).flat_map(Write::places);
+        let coming = coming.filter(|(topic, _)| topics.contains(topic));
+        let places: BTreeSet<Place> = kept.chain(coming.cloned()).collect();
         places.into_iter().collect()
     };
     drop_places(node, shard, of_them);
@@ -119,8 +117,7 @@ fn drop_places(node: &Node, shard: &Shard, which: impl Fn(&State, &Arc<str>) -> 
 fn end_offsets(state: &mut State, name: &Arc<str>, places: Vec<Place>) -> bool {
     let mut written = false;
     for some in places.chunks(ENDED_AT_ONCE) {
-        let entries = some.iter().filter_map(|place| records::offset_tombstone(name, place).ok()).collect();
-        let changes = some.iter().map(|place| (place.clone(), None)).collect();
+        let (entries, changes) = endings(name, some);
         let write = Write { group: Arc::clone(name), entries, then: Then::Offsets { changes, answer: None } };
         match state.push(write) {
             Ok(()) => written = true,
@@ -133,44 +130,40 @@ fn end_offsets(state: &mut State, name: &Arc<str>, places: Vec<Place>) -> bool {
     written
 }
 
-/// Queues the end of a group: tombstones of its members' record and of every offset, those on their way included. Answers
-/// whether it was queued; where not, whoever waits is told.
+/// Queues the end of a group: tombstones of every offset, those on their way included, and then of its members' records, so
+/// that what a start finds of it in the middle is a group that can be deleted again. Answers whether anything was queued; where
+/// not, whoever waits is told.
 pub(super) fn delete_group(state: &mut State, name: &Arc<str>, answer: Option<Answer>) -> bool {
     let Some(group) = state.groups.get(name) else { return false };
-    let coming = state.unapplied(name).flat_map(|write| match &write.then {
-        Then::Offsets { changes, .. } => changes.as_slice(),
-        Then::Stored(_) | Then::Deleted { .. } => &[],
-    });
-    let mut places: std::collections::BTreeSet<Place> = group.offsets.places().collect();
-    places.extend(coming.map(|(place, _)| place.clone()));
-    let mut entries: Vec<_> =
-        places.iter().filter_map(|place| records::offset_tombstone(name, place).ok()).collect();
-    if group.recorded {
-        entries.extend(records::group_tombstone(name).ok());
-    }
-    if entries.is_empty() {
-        // Nobody will find it after a start either.
-        state.remove(name);
-        if let Some(answer) = answer {
-            // The client may be gone.
-            let _ = answer.send(Ok(()));
-        }
+    if !state.has_room() {
+        tell(answer, Err(ErrorCode::CoordinatorNotAvailable));
         return false;
     }
-    let write = Write { group: Arc::clone(name), entries, then: Then::Deleted { answer } };
-    match state.push(write) {
-        Ok(()) => {
-            if let Some(group) = state.groups.get_mut(name) {
-                group.deleting = true;
-            }
-            true
-        }
-        Err((code, write)) => {
-            if let Then::Deleted { answer: Some(answer) } = write.then {
-                // The client may be gone.
-                let _ = answer.send(Err(code));
-            }
-            false
-        }
+    let mut places: BTreeSet<Place> = group.offsets.places().collect();
+    places.extend(state.unapplied(name).flat_map(Write::places).cloned());
+    let members = state.end_members(name);
+    if places.is_empty() && members.is_empty() {
+        // Nobody will find it after a start either.
+        state.remove(name);
+        tell(answer, Ok(()));
+        return false;
     }
+    let places: Vec<Place> = places.into_iter().collect();
+    for some in places.chunks(ENDED_AT_ONCE) {
+        let (entries, changes) = endings(name, some);
+        let then = Then::Offsets { changes, answer: None };
+        state.push_applied(Write { group: Arc::clone(name), entries, then });
+    }
+    let then = Then::Deleted { answer };
+    state.push_applied(Write { group: Arc::clone(name), entries: members, then });
+    if let Some(group) = state.groups.get_mut(name) {
+        group.deleting = true;
+    }
+    true
+}
+
+/// Tombstones of offsets, and what they change.
+fn endings(name: &str, places: &[Place]) -> (Vec<Entry>, Vec<(Place, Option<CommittedOffset>)>) {
+    let entries = places.iter().filter_map(|place| records::offset_tombstone(name, place).ok()).collect();
+    (entries, places.iter().map(|place| (place.clone(), None)).collect())
 }

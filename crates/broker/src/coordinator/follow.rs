@@ -29,6 +29,7 @@ pub(super) async fn run(node: Arc<Node>, ended: CancellationToken) {
             biased;
             () = ended.cancelled() => break,
             changed = watch.changed() => if changed.is_err() { break },
+            () = node.groups.again.notified() => {}
         }
     }
     let shards = std::mem::take(&mut *node.groups.shards());
@@ -84,6 +85,13 @@ fn place_shards(node: &Arc<Node>, image: &MetadataImage) {
     for shard in begun {
         begin(node, &shard);
     }
+}
+
+/// Ends a shard whose memory is ahead of its log, and has it loaded anew.
+pub(super) fn restart(node: &Node, shard: &Arc<Shard>) {
+    node.groups.shards().retain(|_, other| !Arc::ptr_eq(other, shard));
+    shard.close();
+    node.groups.again.notify_one();
 }
 
 /// Starts the tasks of a shard. Reading the log is nobody's business who waits for an answer.

@@ -10,6 +10,7 @@ use tidelog_core::{
     groups::{
         Now,
         classic::{ClassicGroup, Stored},
+        consumer::{ConsumerGroup, ConsumerRecord},
         offsets::OffsetTable,
     },
     read_plan::Isolation,
@@ -19,7 +20,7 @@ use tidelog_replica::{Fetched, PartitionHandle, ReadError, Waiter};
 use tidelog_types::{Offset, TopicName, limits::DECOMPRESSED_BATCH_BYTES_MAX};
 
 use super::{
-    group::Group,
+    group::{Group, Members},
     records::{self, Change},
     shard::Shard,
     writer::now,
@@ -36,6 +37,7 @@ const RETRY: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 struct Loaded {
     members: Option<Stored>,
+    consumers: Option<ConsumerGroup>,
     offsets: OffsetTable,
 }
 
@@ -63,8 +65,8 @@ pub(super) async fn run(node: Arc<Node>, shard: Arc<Shard>) {
     metrics.load_seconds.observe_duration(took);
     metrics.bad_records.add(loaded.bad);
     let (records, count) = (loaded.records, loaded.groups.len());
-    let rules = node.groups.settings().rules;
-    if shard.serve(now(&node), &rules, restored(now(&node), loaded.groups)) && records > 0 {
+    let settings = node.groups.settings();
+    if shard.serve(now(&node), &settings, restored(now(&node), loaded.groups)) && records > 0 {
         let millis = took.as_millis();
         tracing::info!(partition = %shard.handle.place(), records, groups = count, millis, "groups loaded");
     }
@@ -166,7 +168,12 @@ impl Loading {
     fn apply(&mut self, change: Change) {
         match change {
             Change::Members { group, stored } => match stored {
-                Some(stored) => self.groups.entry(group).or_default().members = Some(stored),
+                Some(stored) => {
+                    let loaded = self.groups.entry(group).or_default();
+                    // A group that went back to the classic protocol.
+                    loaded.consumers = None;
+                    loaded.members = Some(stored);
+                }
                 None => {
                     if let Some(loaded) = self.groups.get_mut(&group) {
                         loaded.members = None;
@@ -185,12 +192,27 @@ impl Loading {
                     self.drop_if_nothing(&group);
                 }
             },
+            Change::Consumer { group, record } => {
+                let ended = record == ConsumerRecord::GroupMetadata(None);
+                // A tombstone of what is not there makes nothing.
+                let known = self.groups.get(&group).is_some_and(|loaded| loaded.consumers.is_some());
+                if known || !record.is_tombstone() {
+                    let loaded = self.groups.entry(Arc::clone(&group)).or_default();
+                    loaded.consumers.get_or_insert_with(ConsumerGroup::new).apply(&record);
+                    if ended {
+                        loaded.consumers = None;
+                    }
+                }
+                self.drop_if_nothing(&group);
+            }
             Change::Other => {}
         }
     }
 
     fn drop_if_nothing(&mut self, group: &str) {
-        let nothing = |loaded: &Loaded| loaded.members.is_none() && loaded.offsets.is_empty();
+        let nothing = |loaded: &Loaded| {
+            loaded.members.is_none() && loaded.consumers.is_none() && loaded.offsets.is_empty()
+        };
         if self.groups.get(group).is_some_and(nothing) {
             self.groups.remove(group);
         }
@@ -199,10 +221,11 @@ impl Loading {
 
 fn restored(now: Now, loaded: BTreeMap<Arc<str>, Loaded>) -> BTreeMap<Arc<str>, Group> {
     let group = |loaded: Loaded| {
-        let recorded = loaded.members.is_some();
-        let members = match loaded.members {
-            Some(stored) => ClassicGroup::restore(stored, now),
-            None => ClassicGroup::new(now),
+        let recorded = loaded.members.is_some() || loaded.consumers.is_some();
+        let members = match (loaded.consumers, loaded.members) {
+            (Some(consumers), _) => Members::Consumer(consumers),
+            (None, Some(stored)) => Members::Classic(ClassicGroup::restore(stored, now)),
+            (None, None) => Members::Classic(ClassicGroup::new(now)),
         };
         Group { offsets: loaded.offsets, recorded, ..Group::new(members) }
     };

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tidelog_core::groups::{
     classic::{Stored, StoredMember},
+    consumer::ConsumerRecord,
     offsets::{CommittedOffset, Place},
 };
 use tidelog_types::{Timestamp, TopicId};
@@ -15,7 +16,7 @@ use tidelog_wire::{
     },
 };
 
-use super::write::Entry;
+use super::{consumer_records, write::Entry};
 
 /// The version of a group's value: the last without tagged fields, which every Kafka since 2.3 reads.
 const GROUP_VERSION: i16 = 3;
@@ -33,6 +34,8 @@ pub(super) enum Change {
     Members { group: Arc<str>, stored: Option<Stored> },
     /// A committed offset; `None` ends it.
     Offset { group: Arc<str>, place: Place, committed: Option<CommittedOffset> },
+    /// A change of a group of the consumer protocol.
+    Consumer { group: Arc<str>, record: ConsumerRecord },
     /// Of a kind that is not kept here.
     Other,
 }
@@ -60,8 +63,23 @@ pub(super) fn read(key: Option<&[u8]>, value: Option<&[u8]>) -> Result<Change, D
                 None => None,
             },
         },
-        _ => Change::Other,
+        other => match consumer_records::read(other, value)? {
+            Some((group, record)) => Change::Consumer { group, record },
+            None => Change::Other,
+        },
     })
+}
+
+/// The records of a group of the consumer protocol.
+///
+/// # Errors
+/// As [`group`].
+pub(super) fn consumer(group: &str, records: &[ConsumerRecord]) -> Result<Vec<Entry>, ErrorCode> {
+    let one = |record| {
+        let (key, value) = consumer_records::written(group, record);
+        entry(&key, value)
+    };
+    records.iter().map(one).collect()
 }
 
 /// The record of a group's members.
@@ -187,24 +205,24 @@ fn stored(value: GroupMetadataValue) -> Stored {
 }
 
 /// A text that outlives the record it came in.
-fn shared(text: &Str) -> Arc<str> {
+pub(super) fn shared(text: &Str) -> Arc<str> {
     Arc::from(text.as_str())
 }
 
 /// Bytes that do not keep the record alive that they came in.
-fn copied(bytes: &bytes::Bytes) -> bytes::Bytes {
+pub(super) fn copied(bytes: &bytes::Bytes) -> bytes::Bytes {
     bytes::Bytes::copy_from_slice(bytes)
 }
 
-fn time(millis: i64) -> Option<Timestamp> {
+pub(super) fn time(millis: i64) -> Option<Timestamp> {
     u64::try_from(millis).ok().map(Timestamp::from_millis)
 }
 
-fn millis(duration: Duration) -> i32 {
+pub(super) fn millis(duration: Duration) -> i32 {
     i32::try_from(duration.as_millis()).unwrap_or(i32::MAX)
 }
 
-fn duration(millis: i32) -> Duration {
+pub(super) fn duration(millis: i32) -> Duration {
     Duration::from_millis(u64::try_from(millis).unwrap_or(0))
 }
 

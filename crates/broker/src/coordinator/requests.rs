@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tidelog_core::groups::{
-    GroupError, Token,
+    Token,
     classic::{ClassicState, Effects, JoinRefused, JoinRequest, Joined, Reply, SyncRequest, Synced},
     offsets::{CommittedOffset, OffsetTable, Place},
 };
@@ -12,10 +12,10 @@ use tidelog_wire::ErrorCode;
 use tokio::sync::oneshot;
 
 use super::{
-    expiry,
-    group::name,
+    consumer, expiry,
+    group::{Group, Kind, Members, name},
     records,
-    shard::{News, Shard},
+    shard::Shard,
     timers::bounded,
     write::{Then, Write},
     writer::now,
@@ -29,8 +29,8 @@ pub(crate) struct Commit {
     pub(crate) instance_id: Option<Arc<str>>,
     /// -1 or less: of a consumer without a group.
     pub(crate) generation: i32,
-    /// What an older client is told where a newer one is told that the group does not exist.
-    pub(crate) unknown_group: ErrorCode,
+    /// Of a version whose clients do not know the consumer protocol, nor the error that a group does not exist.
+    pub(crate) is_old_version: bool,
     pub(crate) changes: Vec<(Place, CommittedOffset)>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Commit {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GroupView {
     pub(crate) id: Arc<str>,
-    pub(crate) state: ClassicState,
+    pub(crate) state: &'static str,
     pub(crate) protocol_type: Option<Arc<str>>,
     pub(crate) protocol: Option<Arc<str>>,
     pub(crate) members: Vec<MemberView>,
@@ -54,6 +54,9 @@ pub(crate) struct MemberView {
     pub(crate) metadata: Bytes,
     pub(crate) assignment: Bytes,
 }
+
+/// A group in a list: its name, its kind, Kafka's word for its state, its protocol type.
+pub(crate) type Listed = (Arc<str>, Kind, &'static str, Option<Arc<str>>);
 
 /// Which partitions' offsets are to end, and what each is told.
 pub(crate) type Deletions = Vec<(Place, ErrorCode)>;
@@ -72,6 +75,9 @@ impl Shard {
     ) -> Result<Joined, (ErrorCode, Arc<str>)> {
         let (group, member_id) = (name(group), Arc::clone(&request.member_id));
         let refused = |code| (code, Arc::clone(&member_id));
+        if let Some(joined) = self.classic_join(node, &group, &request).await? {
+            return Ok(joined);
+        }
         let now = now(node);
         let (token, receiver) = {
             let mut state = self.serving().map_err(refused)?;
@@ -83,8 +89,11 @@ impl Shard {
             }
             let (token, receiver) = state.wait();
             let mut effects = Effects::default();
-            if let Some(found) = state.groups.get_mut(&group) {
-                found.members.join(now, &node.groups.settings().rules, request, token, &mut effects);
+            if let Some(Group { members: Members::Classic(members), .. }) = state.groups.get_mut(&group) {
+                members.join(now, &node.groups.settings().rules, request, token, &mut effects);
+            } else {
+                // It went over to the other protocol this moment.
+                return Err(refused(ErrorCode::RebalanceInProgress));
             }
             let news = state.settle(&group, now, effects);
             drop(state);
@@ -113,6 +122,9 @@ impl Shard {
     ) -> Result<Synced, ErrorCode> {
         let group = name(group);
         let now = now(node);
+        if let Some(synced) = self.classic_sync(node, &group, &request).await? {
+            return Ok(synced);
+        }
         let (token, receiver) = {
             let mut state = self.serving()?;
             if state.group(&group)?.is_none() {
@@ -120,8 +132,10 @@ impl Shard {
             }
             let (token, receiver) = state.wait();
             let mut effects = Effects::default();
-            if let Some(found) = state.groups.get_mut(&group) {
-                found.members.sync(now, request, token, &mut effects);
+            if let Some(Group { members: Members::Classic(members), .. }) = state.groups.get_mut(&group) {
+                members.sync(now, request, token, &mut effects);
+            } else {
+                return Err(ErrorCode::RebalanceInProgress);
             }
             let news = state.settle(&group, now, effects);
             drop(state);
@@ -165,8 +179,20 @@ impl Shard {
         generation: i32,
     ) -> Result<(), ErrorCode> {
         let mut state = self.serving()?;
-        let group = state.group(group)?.ok_or(ErrorCode::UnknownMemberId)?;
-        let alive = group.members.heartbeat(now(node), member_id, instance_id, generation);
+        let found = state.group(group)?.ok_or(ErrorCode::UnknownMemberId)?;
+        let alive = match &mut found.members {
+            Members::Classic(members) => members.heartbeat(now(node), member_id, instance_id, generation),
+            Members::Consumer(members) => {
+                let rules = &node.groups.settings().consumer;
+                members.classic_heartbeat(now(node), rules, member_id, instance_id, generation)
+            }
+        };
+        // A member that must join again has a time for it.
+        let sooner = alive.is_err() && state.schedule(&name(group));
+        drop(state);
+        if sooner {
+            self.alarm.notify_one();
+        }
         alive.map_err(|error| error_code::group(&error))
     }
 
@@ -174,29 +200,25 @@ impl Shard {
     ///
     /// # Errors
     /// Kafka's code for the whole request.
-    pub(crate) fn leave(
+    pub(crate) async fn leave(
         &self,
         node: &Node,
         group: &str,
         members: &[(Arc<str>, Option<Arc<str>>)],
     ) -> Result<Vec<Result<(), ErrorCode>>, ErrorCode> {
         let (group, now) = (name(group), now(node));
-        let mut state = self.serving()?;
-        state.group(&group)?.ok_or(ErrorCode::UnknownMemberId)?;
-        let (mut outcomes, mut news) = (Vec::with_capacity(members.len()), News::default());
-        for (member_id, instance_id) in members {
-            let mut effects = Effects::default();
-            // The last one out may have been the last thing that was known of the group.
-            let left = match state.groups.get_mut(&group) {
-                Some(found) => found.members.leave(now, member_id, instance_id.as_deref(), &mut effects),
-                None => Err(GroupError::UnknownMemberId),
-            };
-            outcomes.push(left.map(drop).map_err(|error| error_code::group(&error)));
-            news |= state.settle(&group, now, effects);
+        if let Some(outcomes) = self.classic_leave(node, &group, members).await? {
+            return Ok(outcomes);
         }
+        let mut state = self.serving()?;
+        let found = state.group(&group)?.ok_or(ErrorCode::UnknownMemberId)?;
+        let Members::Classic(found) = &mut found.members else { return Err(ErrorCode::UnknownMemberId) };
+        let mut effects = Effects::default();
+        let outcomes = found.leave_members(now, &consumer::leaving(members), &mut effects);
+        let news = state.settle(&group, now, effects);
         drop(state);
         self.wake(news);
-        Ok(outcomes)
+        Ok(consumer::outcomes(outcomes))
     }
 
     /// Commits offsets, and waits until they are durable.
@@ -210,10 +232,19 @@ impl Shard {
             let found = if commit.generation < 0 {
                 state.group_or_new(&group, now)?
             } else {
-                state.group(&group)?.ok_or(commit.unknown_group)?
+                state.group(&group)?.ok_or(if commit.is_old_version {
+                    ErrorCode::IllegalGeneration
+                } else {
+                    ErrorCode::GroupIdNotFound
+                })?
             };
             let (member_id, instance_id) = (&commit.member_id, commit.instance_id.as_deref());
-            let checked = found.members.check_commit(now, member_id, instance_id, commit.generation);
+            let checked = match &mut found.members {
+                Members::Classic(members) => {
+                    members.check_commit(now, member_id, instance_id, commit.generation)
+                }
+                Members::Consumer(members) => consumer::check_commit(members, now, &commit),
+            };
             let entries = checked
                 .map_err(|error| error_code::group(&error))
                 .and_then(|()| records::offsets(&group, &commit.changes));
@@ -243,7 +274,7 @@ impl Shard {
     }
 
     /// Waits for a write, no longer than `offsets.commit.timeout.ms`.
-    async fn durable(
+    pub(super) async fn durable(
         &self,
         node: &Node,
         receiver: oneshot::Receiver<Result<(), ErrorCode>>,
@@ -257,18 +288,22 @@ impl Shard {
         }
     }
 
-    /// Looks at the offsets of a group; those of none where there is no such group.
+    /// Looks at the offsets of a group, as a member of it where one is named; those of none where there is no such group.
     ///
     /// # Errors
     /// Kafka's code.
     pub(crate) fn offsets<T>(
         &self,
         group: &str,
+        (member_id, epoch): (Option<&str>, i32),
         look: impl FnOnce(&OffsetTable) -> T,
     ) -> Result<T, ErrorCode> {
         let mut state = self.serving()?;
         let none = OffsetTable::default();
         let found = state.group(group)?;
+        if let Some(Group { members: Members::Consumer(members), .. }) = &found {
+            members.check_fetch(member_id, epoch).map_err(|error| error_code::group(&error))?;
+        }
         Ok(look(found.map_or(&none, |group| &group.offsets)))
     }
 
@@ -286,8 +321,7 @@ impl Shard {
         let (answers, receiver) = {
             let mut state = self.serving()?;
             let found = state.group(&group)?.ok_or(ErrorCode::GroupIdNotFound)?;
-            let empty = found.members.state() == ClassicState::Empty;
-            if !empty && !found.members.uses_consumer_protocol() {
+            if !found.members.is_empty() && !found.members.are_consumers() {
                 return Err(ErrorCode::NonEmptyGroup);
             }
             let mut ends = Vec::new();
@@ -336,7 +370,7 @@ impl Shard {
             let mut state = self.serving()?;
             let found = state.groups.get(&group).filter(|group| !group.deleting);
             let found = found.ok_or(ErrorCode::GroupIdNotFound)?;
-            if found.members.state() != ClassicState::Empty {
+            if !found.members.is_empty() {
                 return Err(ErrorCode::NonEmptyGroup);
             }
             node.groups.metrics.deleted.add(found.offsets.len() as u64);
@@ -348,45 +382,44 @@ impl Shard {
         self.durable(node, receiver).await
     }
 
-    /// A group, described; `None` where there is none.
+    /// A classic group, described. The error within is that there is none, or another kind of group of that name.
     ///
     /// # Errors
     /// Kafka's code.
-    pub(crate) fn describe(&self, group: &str) -> Result<Option<GroupView>, ErrorCode> {
+    pub(crate) fn describe(&self, group: &str) -> Result<Result<GroupView, Option<Kind>>, ErrorCode> {
         let state = self.serving()?;
         let found = state.groups.get_key_value(group).filter(|(_, group)| !group.deleting);
-        Ok(found.map(|(id, group)| {
-            let members = group.members.members();
-            let members = members.map(|member| MemberView {
-                member_id: member.member_id,
-                instance_id: member.instance_id,
-                client_id: member.client_id,
-                client_host: member.client_host,
-                metadata: member.metadata,
-                assignment: member.assignment,
-            });
-            let state = group.members.state();
-            GroupView {
-                id: Arc::clone(id),
-                state,
-                protocol_type: group.members.protocol_type().cloned(),
-                // What a group agrees on while it forms is nobody's yet.
-                protocol: group.members.protocol().filter(|_| state == ClassicState::Stable).cloned(),
-                members: members.collect(),
-            }
+        let Some((id, group)) = found else { return Ok(Err(None)) };
+        let Members::Classic(classic) = &group.members else { return Ok(Err(Some(group.members.kind()))) };
+        let members = classic.members().map(|member| MemberView {
+            member_id: member.member_id,
+            instance_id: member.instance_id,
+            client_id: member.client_id,
+            client_host: member.client_host,
+            metadata: member.metadata,
+            assignment: member.assignment,
+        });
+        Ok(Ok(GroupView {
+            id: Arc::clone(id),
+            state: classic.state().as_str(),
+            protocol_type: classic.protocol_type().cloned(),
+            // What a group agrees on while it forms is nobody's yet.
+            protocol: classic.protocol().filter(|_| classic.state() == ClassicState::Stable).cloned(),
+            members: members.collect(),
         }))
     }
 
-    /// All groups: name, state, protocol type.
+    /// All groups: name, kind, state, protocol type.
     ///
     /// # Errors
     /// Kafka's code.
-    pub(crate) fn list(&self) -> Result<Vec<(Arc<str>, ClassicState, Option<Arc<str>>)>, ErrorCode> {
+    pub(crate) fn list(&self) -> Result<Vec<Listed>, ErrorCode> {
         let state = self.serving()?;
         let listed = state.groups.iter().filter(|(_, group)| !group.deleting);
         Ok(listed
             .map(|(id, group)| {
-                (Arc::clone(id), group.members.state(), group.members.protocol_type().cloned())
+                let members = &group.members;
+                (Arc::clone(id), members.kind(), members.state(), members.protocol_type())
             })
             .collect())
     }

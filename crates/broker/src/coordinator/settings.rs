@@ -2,13 +2,23 @@
 
 use std::time::Duration;
 
-use tidelog_core::{groups::GroupRules, topic_config::BrokerSettings};
+use tidelog_core::{
+    groups::{
+        GroupRules,
+        consumer::{Assignor, ConsumerRules, MigrationPolicy},
+    },
+    topic_config::BrokerSettings,
+};
 use tidelog_format::codec::Codec;
 
 /// What the coordinator needs of the broker's settings.
 #[derive(Debug, Clone)]
 pub(crate) struct GroupSettings {
     pub(crate) rules: GroupRules,
+    /// Of groups of the consumer protocol.
+    pub(crate) consumer: ConsumerRules,
+    /// `group.consumer.migration.policy`.
+    pub(crate) migration: MigrationPolicy,
     /// `offset.metadata.max.bytes`.
     pub(crate) metadata_bytes_max: usize,
     /// `offsets.retention.minutes`.
@@ -33,6 +43,17 @@ impl GroupSettings {
                 size_max: count("group.max.size", i32::MAX.unsigned_abs().into()),
                 initial_rebalance_delay: millis("group.initial.rebalance.delay.ms", 3_000),
             },
+            consumer: ConsumerRules {
+                session_timeout: millis("group.consumer.session.timeout.ms", 45_000),
+                heartbeat_interval: millis("group.consumer.heartbeat.interval.ms", 5_000),
+                size_max: count("group.consumer.max.size", i32::MAX.unsigned_abs().into()),
+                assignors: assignors(settings),
+                assignment_interval: millis("group.consumer.assignment.interval.ms", 1_000),
+            },
+            migration: settings
+                .value("group.consumer.migration.policy")
+                .and_then(MigrationPolicy::from_name)
+                .unwrap_or(MigrationPolicy::Bidirectional),
             metadata_bytes_max: count("offset.metadata.max.bytes", 4_096),
             retention: Duration::from_secs(amount("offsets.retention.minutes", 10_080).saturating_mul(60)),
             check_interval: millis("offsets.retention.check.interval.ms", 600_000),
@@ -46,6 +67,12 @@ impl GroupSettings {
             },
         }
     }
+}
+
+/// `group.consumer.assignors`: those that are here, the first is who assigns where members wish for none.
+fn assignors(settings: &BrokerSettings) -> Vec<Assignor> {
+    let names = settings.value("group.consumer.assignors").unwrap_or_default();
+    names.split(',').filter_map(|name| Assignor::from_name(name.trim())).collect()
 }
 
 impl Default for GroupSettings {

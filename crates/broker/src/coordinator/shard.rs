@@ -7,7 +7,7 @@ use std::{
 };
 
 use tidelog_core::groups::{
-    GroupError, GroupRules, Now, Token,
+    GroupError, Now, Token,
     classic::{ClassicGroup, Effects, Reply},
 };
 use tidelog_replica::PartitionHandle;
@@ -16,8 +16,9 @@ use tidelog_wire::ErrorCode;
 use tokio::sync::{Notify, oneshot};
 
 use super::{
-    group::Group,
+    group::{Group, Members},
     records,
+    settings::GroupSettings,
     write::{Answer, Entry, Then, Write},
 };
 
@@ -43,6 +44,8 @@ pub(super) struct State {
     next_token: u64,
     queue: VecDeque<Write>,
     queued_bytes: usize,
+    /// Bytes of one batch of the topic.
+    batch_bytes_max: usize,
     /// What the writer took and has no answer for yet.
     writing: Vec<Write>,
     /// When which group is to be looked at.
@@ -71,6 +74,7 @@ impl Shard {
             next_token: 0,
             queue: VecDeque::new(),
             queued_bytes: 0,
+            batch_bytes_max: usize::try_from(handle.settings().topic.max_message_bytes).unwrap_or(usize::MAX),
             writing: Vec::new(),
             deadlines: BTreeSet::new(),
         };
@@ -95,7 +99,12 @@ impl Shard {
     }
 
     /// What was loaded is served from now on. Answers false where the shard was closed meanwhile.
-    pub(super) fn serve(&self, now: Now, rules: &GroupRules, groups: BTreeMap<Arc<str>, Group>) -> bool {
+    pub(super) fn serve(
+        &self,
+        now: Now,
+        settings: &GroupSettings,
+        groups: BTreeMap<Arc<str>, Group>,
+    ) -> bool {
         let mut state = self.lock();
         if state.phase != Phase::Loading {
             return false;
@@ -107,7 +116,7 @@ impl Shard {
         for name in names {
             let mut effects = Effects::default();
             if let Some(group) = state.groups.get_mut(&name) {
-                group.members.loaded(now, rules, &mut effects);
+                group.members.loaded(now, settings, &mut effects);
             }
             news |= state.settle(&name, now, effects);
         }
@@ -155,11 +164,13 @@ impl Shard {
             state.writing.push(write);
         }
         state.queued_bytes = state.queued_bytes.saturating_sub(bytes);
-        (!entries.is_empty()).then_some(entries)
+        (!state.writing.is_empty()).then_some(entries)
     }
 
-    /// What was taken is durable, or is not: applies it in its order and answers.
-    pub(super) fn written(&self, now: Now, outcome: Result<(), ErrorCode>) {
+    /// What was taken is durable, or is not: applies it in its order and answers. True where memory is ahead of the log now:
+    /// the shard must be loaded anew.
+    #[must_use]
+    pub(super) fn written(&self, now: Now, outcome: Result<(), ErrorCode>) -> bool {
         let mut state = self.lock();
         let mut news = News::default();
         for write in std::mem::take(&mut state.writing) {
@@ -167,6 +178,7 @@ impl Shard {
         }
         drop(state);
         self.wake(news);
+        news.ahead
     }
 }
 
@@ -174,14 +186,16 @@ impl Shard {
 #[derive(Debug, Clone, Copy, Default)]
 #[must_use]
 pub(super) struct News {
-    written: bool,
-    sooner: bool,
+    pub(super) written: bool,
+    pub(super) sooner: bool,
+    ahead: bool,
 }
 
 impl std::ops::BitOrAssign for News {
     fn bitor_assign(&mut self, other: Self) {
         self.written |= other.written;
         self.sooner |= other.sooner;
+        self.ahead |= other.ahead;
     }
 }
 
@@ -198,8 +212,8 @@ impl State {
     /// The client of a request that waits is gone.
     pub(super) fn forget(&mut self, group: &str, token: Token) {
         self.waiting.remove(&token);
-        if let Some(group) = self.groups.get_mut(group) {
-            group.members.forget(token);
+        if let Some(Group { members: Members::Classic(members), .. }) = self.groups.get_mut(group) {
+            members.forget(token);
         }
     }
 
@@ -219,7 +233,10 @@ impl State {
     /// # Errors
     /// As [`State::group`].
     pub(super) fn group_or_new(&mut self, name: &Arc<str>, now: Now) -> Result<&mut Group, ErrorCode> {
-        let group = self.groups.entry(Arc::clone(name)).or_insert_with(|| Group::new(ClassicGroup::new(now)));
+        let group = self
+            .groups
+            .entry(Arc::clone(name))
+            .or_insert_with(|| Group::new(Members::Classic(ClassicGroup::new(now))));
         if group.deleting { Err(ErrorCode::CoordinatorLoadInProgress) } else { Ok(group) }
     }
 
@@ -250,8 +267,9 @@ impl State {
                 }
                 Err(code) => {
                     let mut more = Effects::default();
-                    if let Some(group) = self.groups.get_mut(name) {
-                        group.members.stored(now, ticket, Err(unwritten(code)), &mut more);
+                    if let Some(Group { members: Members::Classic(members), .. }) = self.groups.get_mut(name)
+                    {
+                        members.stored(now, ticket, Err(unwritten(code)), &mut more);
                     }
                     next = Some(more);
                 }
@@ -267,16 +285,42 @@ impl State {
 
     /// Queues a write. What is refused comes back, so that who waits for it can be answered.
     pub(super) fn push(&mut self, write: Write) -> Result<(), (ErrorCode, Write)> {
-        let bytes = self.queued_bytes.saturating_add(write.bytes());
-        if bytes > QUEUED_BYTES_MAX {
+        let bytes = write.bytes();
+        // All of it goes into one batch.
+        if bytes > self.batch_bytes_max {
+            return Err((ErrorCode::MessageTooLarge, write));
+        }
+        if self.queued_bytes.saturating_add(bytes) > QUEUED_BYTES_MAX {
             return Err((ErrorCode::CoordinatorNotAvailable, write));
         }
-        self.queued_bytes = bytes;
+        self.push_applied(write);
+        Ok(())
+    }
+
+    /// Whether there is room for what cannot be refused once it is done.
+    pub(super) fn has_room(&self) -> bool {
+        self.queued_bytes < QUEUED_BYTES_MAX
+    }
+
+    /// Queues a write of what a machine has done already.
+    pub(super) fn push_applied(&mut self, write: Write) {
+        self.queued_bytes = self.queued_bytes.saturating_add(write.bytes());
         if let Some(group) = self.groups.get_mut(&write.group) {
             group.writes = group.writes.saturating_add(1);
         }
         self.queue.push_back(write);
-        Ok(())
+    }
+
+    /// What ends a group's members in the log, where there is anything of them.
+    pub(super) fn end_members(&mut self, name: &Arc<str>) -> Vec<Entry> {
+        let Some(group) = self.groups.get_mut(name).filter(|group| group.recorded) else { return Vec::new() };
+        match &mut group.members {
+            Members::Classic(_) => records::group_tombstone(name).into_iter().collect(),
+            Members::Consumer(members) => {
+                let ended = members.delete().unwrap_or_default();
+                records::consumer(name, &ended).unwrap_or_default()
+            }
+        }
     }
 
     /// Writes of a group that are not applied yet, in their order.
@@ -311,12 +355,27 @@ impl State {
 
     fn apply(&mut self, now: Now, write: Write, outcome: Result<(), ErrorCode>) -> News {
         let Write { group: name, then, .. } = write;
-        let Some(group) = self.groups.get_mut(&name) else { return News::default() };
-        group.writes = group.writes.saturating_sub(1);
         let mut effects = Effects::default();
+        let Some(group) = self.groups.get_mut(&name) else {
+            // It ended meanwhile, and with it what was to be applied.
+            if let Then::Told { answer } | Then::Offsets { answer, .. } | Then::Deleted { answer } = then {
+                tell(answer, outcome);
+            }
+            return News::default();
+        };
+        group.writes = group.writes.saturating_sub(1);
         match then {
             Then::Stored(ticket) => {
-                group.members.stored(now, ticket, outcome.map_err(unwritten), &mut effects);
+                // A group that went over to the other protocol meanwhile waits for nothing of this one.
+                if let Members::Classic(members) = &mut group.members {
+                    members.stored(now, ticket, outcome.map_err(unwritten), &mut effects);
+                }
+            }
+            Then::Told { answer } => {
+                tell(answer, outcome);
+                if outcome.is_err() {
+                    return News { ahead: true, ..News::default() };
+                }
             }
             Then::Offsets { changes, answer } => {
                 if outcome.is_ok() {
@@ -337,14 +396,15 @@ impl State {
                     self.remove(&name);
                 }
                 tell(answer, outcome);
-                return News::default();
+                // A machine that has ended is ahead of a log that has not.
+                return News { ahead: outcome.is_err(), ..News::default() };
             }
         }
         self.settle(&name, now, effects)
     }
 }
 
-fn tell(answer: Option<Answer>, outcome: Result<(), ErrorCode>) {
+pub(super) fn tell(answer: Option<Answer>, outcome: Result<(), ErrorCode>) {
     if let Some(answer) = answer {
         // The client may be gone.
         let _ = answer.send(outcome);

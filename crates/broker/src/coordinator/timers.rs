@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use tidelog_core::groups::classic::Effects;
 
 use super::{
+    consumer::Change,
+    group::Members,
     shard::{News, Shard},
+    topics::Topics,
     writer::now,
 };
 use crate::node::Node;
@@ -36,6 +39,7 @@ pub(super) async fn run(node: Arc<Node>, shard: Arc<Shard>) {
 fn look(node: &Node, shard: &Shard) -> bool {
     let now = now(node);
     let settings = node.groups.settings();
+    let image = node.image();
     let mut news = News::default();
     let mut state = shard.lock();
     for _ in 0..GROUPS_AT_ONCE {
@@ -45,16 +49,27 @@ fn look(node: &Node, shard: &Shard) -> bool {
             shard.wake(news);
             return false;
         };
-        let mut effects = Effects::default();
-        if let Some(group) = state.groups.get_mut(&name) {
-            group.deadline = None;
-            let rebalances = group.members.generation();
-            group.members.tick(now, &settings.rules, &mut effects);
-            if group.members.generation() != rebalances {
-                node.groups.metrics.rebalances.inc();
+        let Some(group) = state.groups.get_mut(&name) else { continue };
+        group.deadline = None;
+        let generation = group.members.generation();
+        match &mut group.members {
+            Members::Classic(members) => {
+                let mut effects = Effects::default();
+                members.tick(now, &settings.rules, &mut effects);
+                if members.generation() != generation {
+                    node.groups.metrics.rebalances.inc();
+                }
+                news |= state.settle(&name, now, effects);
+            }
+            Members::Consumer(members) => {
+                let records = members.tick(now, &Topics(&image));
+                if !records.is_empty() {
+                    node.groups.metrics.rebalances.inc();
+                }
+                let change = Change { records, lost_a_member: true, ..Change::default() };
+                news |= state.changed(&name, now, &settings, &image, change);
             }
         }
-        news |= state.settle(&name, now, effects);
     }
     drop(state);
     shard.wake(news);

@@ -31,8 +31,10 @@ pub(super) type Answer = oneshot::Sender<Result<(), ErrorCode>>;
 /// What is done once the records are durable.
 #[derive(Debug)]
 pub(super) enum Then {
-    /// The group's own machine goes on.
+    /// The machine of a classic group goes on.
     Stored(StoreTicket),
+    /// The machine of a group of the consumer protocol is there already: whoever is told of it waited for this.
+    Told { answer: Option<Answer> },
     /// Offsets get these values; without one they end.
     Offsets { changes: Vec<(Place, Option<CommittedOffset>)>, answer: Option<Answer> },
     /// The group ends, and its offsets with it.
@@ -52,11 +54,17 @@ impl Write {
         self.entries.iter().map(Entry::bytes).sum()
     }
 
+    /// The offsets that it changes.
+    pub(super) fn places(&self) -> impl Iterator<Item = &Place> {
+        let changes = match &self.then {
+            Then::Offsets { changes, .. } => changes.as_slice(),
+            Then::Stored(_) | Then::Told { .. } | Then::Deleted { .. } => &[],
+        };
+        changes.iter().map(|(place, _)| place)
+    }
+
     /// Whether it changes the offset of this partition.
     pub(super) fn changes(&self, place: &Place) -> bool {
-        match &self.then {
-            Then::Offsets { changes, .. } => changes.iter().any(|(changed, _)| changed == place),
-            Then::Stored(_) | Then::Deleted { .. } => false,
-        }
+        self.places().any(|changed| changed == place)
     }
 }

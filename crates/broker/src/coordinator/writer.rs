@@ -23,10 +23,15 @@ pub(super) async fn run(node: Arc<Node>, shard: Arc<Shard>) {
             let max = usize::try_from(shard.handle.settings().topic.max_message_bytes).unwrap_or(usize::MAX);
             let Some(entries) = shard.take(max) else { break };
             let began = node.clock.monotonic();
-            let outcome = tokio::select! {
-                biased;
-                () = shard.closed.cancelled() => return,
-                outcome = append(&node, &shard, &entries, max) => outcome,
+            // Who only waits for what is before him brings none.
+            let outcome = if entries.is_empty() {
+                Ok(())
+            } else {
+                tokio::select! {
+                    biased;
+                    () = shard.closed.cancelled() => return,
+                    outcome = append(&node, &shard, &entries) => outcome,
+                }
             };
             let metrics = &node.groups.metrics;
             metrics.write_seconds.observe_duration(node.clock.monotonic().saturating_sub(began));
@@ -34,7 +39,11 @@ pub(super) async fn run(node: Arc<Node>, shard: Arc<Shard>) {
                 Ok(()) => metrics.records.add(entries.len() as u64),
                 Err(_) => metrics.failed_writes.inc(),
             }
-            shard.written(now(&node), outcome);
+            if shard.written(now(&node), outcome) {
+                tracing::warn!(partition = %shard.handle.place(), "groups are ahead of their log and are loaded anew");
+                super::follow::restart(&node, &shard);
+                return;
+            }
         }
     }
 }
@@ -45,7 +54,7 @@ pub(super) fn now(node: &Node) -> Now {
 }
 
 /// Appends records as one batch and waits until it is durable.
-async fn append(node: &Node, shard: &Shard, entries: &[Entry], max: usize) -> Result<(), ErrorCode> {
+async fn append(node: &Node, shard: &Shard, entries: &[Entry]) -> Result<(), ErrorCode> {
     let time = Some(node.clock.wall());
     let mut builder = BatchBuilder::new(Offset::ZERO).codec(node.groups.settings().codec);
     for entry in entries {
@@ -60,9 +69,6 @@ async fn append(node: &Node, shard: &Shard, entries: &[Entry], max: usize) -> Re
         tracing::error!(partition = %shard.handle.place(), %error, "records of groups cannot be written");
         ErrorCode::UnknownServerError
     })?;
-    if batch.size() > max {
-        return Err(ErrorCode::MessageTooLarge);
-    }
     let request =
         AppendRequest { records: batch.to_bytes(), frame_bytes: 0, acks: Acks::All, internal: true };
     let appended = shard.handle.append(request).await.map_err(|error| {

@@ -22,23 +22,23 @@ use tidelog_wire::{
 use crate::node::{Node, Options};
 
 /// Small and quick: four partitions of groups, no wait for more members.
-const QUICK: &[(&str, &str)] = &[
+pub(crate) const QUICK: &[(&str, &str)] = &[
     ("offsets.topic.num.partitions", "4"),
     ("group.initial.rebalance.delay.ms", "0"),
     ("group.min.session.timeout.ms", "100"),
     ("offsets.retention.check.interval.ms", "20"),
 ];
 
-async fn quick(more: &[(&str, &str)]) -> Node {
+pub(crate) async fn quick(more: &[(&str, &str)]) -> Node {
     Node::start_with(Options::with(&[QUICK, more].concat())).await
 }
 
-fn text(text: &str) -> Str {
+pub(crate) fn text(text: &str) -> Str {
     Str::from(text)
 }
 
 /// Asks for a group's coordinator, which makes the topic, until it serves the group.
-async fn coordinator(client: &mut RawClient, group: &str) {
+pub(crate) async fn coordinator(client: &mut RawClient, group: &str) {
     for _ in 0..1_000 {
         let asked = FindCoordinatorRequest { coordinator_keys: vec![text(group)], ..Default::default() };
         let found = client.call(4, &asked).await;
@@ -107,7 +107,7 @@ async fn commit(client: &mut RawClient, group: &str, offsets: &[(&str, i32, i64)
     answer.topics.iter().map(|topic| topic.partitions[0].error_code).collect()
 }
 
-fn join_of(group: &str, member: &str, instance: Option<&str>) -> JoinGroupRequest {
+pub(crate) fn join_of(group: &str, member: &str, instance: Option<&str>) -> JoinGroupRequest {
     JoinGroupRequest {
         group_id: text(group),
         session_timeout_ms: 10_000,
@@ -142,7 +142,7 @@ async fn alone(client: &mut RawClient, group: &str) -> JoinGroupResponse {
     joined
 }
 
-async fn sync(
+pub(crate) async fn sync(
     client: &mut RawClient,
     group: &str,
     joined: &JoinGroupResponse,
@@ -408,10 +408,8 @@ async fn whoever_waits_for_a_group_does_not_keep_the_broker_from_ending() {
     while state(&mut other, "g").await != "PreparingRebalance" {
         assert!(begun.elapsed() < Duration::from_secs(10), "the member is not in its group");
     }
-    let stopped = tokio::spawn(node.stop());
-    let answer = client.receive::<JoinGroupRequest>(3, waiting).await;
+    let (_, answer) = tokio::join!(node.stop(), client.receive::<JoinGroupRequest>(3, waiting));
     assert_eq!(answer.error_code, ErrorCode::CoordinatorNotAvailable.code());
-    stopped.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,12 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "a failed step of a test ends it, and says where")]
 
 mod admin;
+mod administration;
 mod api_versions;
 mod asks;
 mod bad_input;
 mod cold;
 mod configs;
 mod connections;
+mod consumer_groups;
 mod fetches;
 mod groups;
 mod hostile;

@@ -1,9 +1,9 @@
 //! The table of broker keys.
 
-use super::group_keys::GROUP_KEYS;
 use super::keys::{
     CODECS, ConfigType, Key, LONG_MAX, POLICIES, Rule, SEGMENT_BYTES_MIN, TIMESTAMP_TYPES, ZSTD_LEVEL_MIN,
 };
+use super::{group_keys::GROUP_KEYS, idle_keys::IDLE_KEYS};
 use ConfigType::{Boolean, Double, Int, List, Long, String};
 use Rule::{Any, AtLeast, Between, GzipLevel, OneOf, Ratio};
 
@@ -361,7 +361,7 @@ static BROKER_KEYS: &[Key] = &[
     dynamic("unclean.leader.election.enable", Boolean, Some("false"), Any, "The default of the topic key."),
 ];
 
-const TABLES: [&[Key]; 2] = [BROKER_KEYS, GROUP_KEYS];
+const TABLES: [&[Key]; 3] = [BROKER_KEYS, GROUP_KEYS, IDLE_KEYS];
 
 /// Every key of a broker, in the order of names.
 pub fn broker_keys() -> impl Iterator<Item = &'static Key> {
@@ -376,4 +376,10 @@ pub fn broker_key(name: &str) -> Option<&'static Key> {
     TABLES
         .into_iter()
         .find_map(|table| table.binary_search_by(|key| key.name.cmp(name)).ok().map(|found| &table[found]))
+}
+
+/// Whether anything here acts on a broker key. The others are Kafka's, and are shown for those who look for them.
+#[must_use]
+pub fn has_effect(name: &str) -> bool {
+    broker_key(name).is_some_and(|key| IDLE_KEYS.binary_search_by(|idle| idle.name.cmp(key.name)).is_err())
 }

@@ -20,7 +20,7 @@ pub enum ConfigError {
         key: String,
     },
     /// The key cannot be altered while the broker runs.
-    #[error("Cannot update these configs dynamically: Set({key})")]
+    #[error("Cannot update these configs dynamically: [{key}]")]
     ReadOnly {
         /// The key.
         key: String,
@@ -92,6 +92,8 @@ pub fn check(key: &Key, value: &str) -> Result<(), ConfigError> {
             None => Err(invalid(key, value, "Expected value to be either true or false")),
         },
         ConfigType::String => check_word(key, value.trim(), value),
+        ConfigType::Class | ConfigType::Password => Ok(()),
+        ConfigType::List if key.rule == Rule::Any => Ok(()),
         ConfigType::List => check_list(key, value),
         ConfigType::Double => check_ratio(key, value),
         ConfigType::Short => match value.trim().parse::<i16>() {
@@ -134,6 +136,7 @@ fn check_number(key: &Key, value: &str, number: i64) -> Result<(), ConfigError> 
 
 fn check_ratio(key: &Key, value: &str) -> Result<(), ConfigError> {
     match value.trim().parse::<f64>() {
+        Ok(number) if key.rule == Rule::Any && number.is_finite() => Ok(()),
         Ok(number) if (0.0..=1.0).contains(&number) => Ok(()),
         Ok(number) if number < 0.0 => Err(invalid(key, value, "Value must be at least 0")),
         Ok(number) if number > 1.0 => Err(invalid(key, value, "Value must be no more than 1")),

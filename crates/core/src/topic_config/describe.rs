@@ -45,7 +45,7 @@ pub struct Description {
     pub source: Source,
     /// Whether it cannot be altered while the broker runs.
     pub read_only: bool,
-    /// Whether the value is a secret. None of ours is.
+    /// Whether the value is a secret, which is not told.
     pub sensitive: bool,
     /// The type of its values.
     pub kind: ConfigType,
@@ -104,14 +104,15 @@ fn describe_topic_key(
 pub fn describe_broker(broker: &BrokerSettings) -> Vec<Description> {
     broker_keys()
         .map(|key| {
-            let synonyms = broker.values(key.name);
+            let sensitive = key.kind == ConfigType::Password;
+            let synonyms = if sensitive { Vec::new() } else { broker.values(key.name) };
             let first = synonyms.first();
             Description {
                 name: key.name,
                 value: first.map(|synonym| synonym.value.clone()),
                 source: first.map_or(Source::Default, |synonym| synonym.source),
                 read_only: key.read_only,
-                sensitive: false,
+                sensitive,
                 kind: key.kind,
                 synonyms,
                 documentation: key.documentation,

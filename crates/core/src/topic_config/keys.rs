@@ -21,6 +21,10 @@ pub enum ConfigType {
     Double,
     /// Words separated by commas.
     List,
+    /// The name of a class of Java's.
+    Class,
+    /// A secret: it is never told.
+    Password,
 }
 
 /// What a value must keep to beyond its type.

@@ -216,7 +216,7 @@ fn broker_settings_are_checked_by_name_type_and_whether_they_may_move() {
     assert_eq!(check_broker_value("log.retention.ms", "5", true), Ok(()));
     assert_eq!(
         check_broker_value("node.id", "5", true).unwrap_err().to_string(),
-        "Cannot update these configs dynamically: Set(node.id)"
+        "Cannot update these configs dynamically: [node.id]"
     );
     assert_eq!(check_broker_value("node.id", "5", false), Ok(()));
     let errors = BrokerSettings::check_static(&map(&[("nope", "1"), ("num.partitions", "0")])).unwrap_err();
@@ -275,6 +275,97 @@ fn settings_of_groups_keep_to_their_rules_and_to_each_other() {
     );
     assert_eq!(check_broker_value("group.consumer.assignment.interval.ms", "5", true), Ok(()));
     assert!(check_broker_value("group.max.size", "5", true).is_err(), "Kafka needs a restart for it too");
+}
+
+#[test]
+fn a_key_without_effect_is_shown_and_not_altered() {
+    assert!(has_effect("group.max.size") && has_effect("log.retention.ms"));
+    assert!(!has_effect("num.io.threads") && !has_effect("nope"));
+    assert_eq!(check_broker_value("num.io.threads", "8", false), Ok(()));
+    assert_eq!(
+        check_broker_value("num.io.threads", "16", true).unwrap_err().to_string(),
+        "Cannot update these configs dynamically: [num.io.threads]"
+    );
+    assert_eq!(
+        check_broker_value("num.io.threads", "many", false).unwrap_err().to_string(),
+        "Invalid value many for configuration num.io.threads: Not a number of type INT"
+    );
+    assert_eq!(check_broker_value("log.cleaner.io.max.bytes.per.second", "1e9", false), Ok(()));
+    assert_eq!(check_broker_value("ssl.cipher.suites", "a,a", false), Ok(()));
+    let described = describe_broker(&BrokerSettings::default());
+    assert_eq!(described.len(), 355);
+    let threads = described.iter().find(|key| key.name == "num.io.threads").unwrap();
+    assert_eq!(
+        (threads.value.as_deref(), threads.source, threads.read_only, threads.kind),
+        (Some("8"), Source::Default, true, ConfigType::Int)
+    );
+}
+
+#[test]
+fn a_secret_is_never_told() {
+    let broker = BrokerSettings {
+        static_values: map(&[("ssl.keystore.password", "hush")]),
+        ..BrokerSettings::default()
+    };
+    let described = describe_broker(&broker);
+    let secrets: Vec<_> = described.iter().filter(|key| key.sensitive).map(|key| key.name).collect();
+    assert_eq!(
+        secrets,
+        [
+            "delegation.token.secret.key",
+            "sasl.jaas.config",
+            "sasl.oauthbearer.assertion.private.key.passphrase",
+            "sasl.oauthbearer.client.credentials.client.secret",
+            "ssl.key.password",
+            "ssl.keystore.certificate.chain",
+            "ssl.keystore.key",
+            "ssl.keystore.password",
+            "ssl.truststore.certificates",
+            "ssl.truststore.password",
+        ]
+    );
+    assert!(
+        described
+            .iter()
+            .filter(|key| key.sensitive)
+            .all(|key| key.value.is_none() && key.synonyms.is_empty())
+    );
+    assert!(!format!("{described:?}").contains("hush"));
+}
+
+#[test]
+fn a_group_has_the_brokers_values() {
+    let broker = BrokerSettings {
+        static_values: map(&[("group.consumer.session.timeout.ms", "50000")]),
+        ..BrokerSettings::default()
+    };
+    let described = describe_group(&broker);
+    let of = |name: &str| described.iter().find(|key| key.name == name).unwrap();
+    assert_eq!(described.len(), 17);
+    let session = of("consumer.session.timeout.ms");
+    assert_eq!((session.value.as_deref(), session.source), (Some("50000"), Source::StaticBroker));
+    let heartbeat = of("consumer.heartbeat.interval.ms");
+    assert_eq!((heartbeat.value.as_deref(), heartbeat.source), (Some("5000"), Source::Default));
+    assert_eq!(
+        heartbeat.synonyms,
+        [SynonymValue {
+            name: "group.consumer.heartbeat.interval.ms",
+            value: "5000".to_owned(),
+            source: Source::Default
+        }]
+    );
+    assert_eq!(of("share.auto.offset.reset").value.as_deref(), Some("latest"));
+    assert!(described.iter().all(|key| is_group_key(key.name) && key.value.is_some()));
+    let metrics: Vec<_> = describe_client_metrics().into_iter().map(|key| (key.name, key.value)).collect();
+    assert_eq!(
+        metrics,
+        [
+            ("interval.ms", Some("300000".to_owned())),
+            ("match", Some(String::new())),
+            ("metrics", Some(String::new()))
+        ]
+    );
+    assert!(is_client_metrics_key("match") && !is_client_metrics_key("foo") && !is_group_key("foo"));
 }
 
 #[test]

@@ -130,6 +130,35 @@ fn a_wrong_file_hides_nothing_else_that_is_wrong() {
 }
 
 #[test]
+fn the_settings_of_a_kafka_broker_are_taken_and_those_without_effect_are_named() {
+    let text = "[settings]\n\"process.roles\" = \"broker,controller\"\n\"num.io.threads\" = 8\n\"group.max.size\" = 50\n\
+                \"ssl.keystore.password\" = \"hush\"\n\"log.retention.hours\" = 24\n";
+    let config = load(text, &[("TIDELOG_NUM_NETWORK_THREADS", "3")], Overrides::default()).unwrap();
+    let named = ["num.io.threads", "num.network.threads", "process.roles", "ssl.keystore.password"];
+    assert_eq!(config.without_effect, named);
+    assert_eq!(config.settings.value("num.io.threads"), Some("8"));
+    assert_eq!(config.settings.number("group.max.size"), Some(50));
+    assert!(!format!("{config:?}").contains("hush"), "a secret is not kept");
+
+    let wrong = "[settings]\n\"num.io.threads\" = \"many\"\n\"broker.id\" = 3\n\"log.dir\" = \"/x\"\n";
+    let WrongSettings(wrong) = load(wrong, &[], Overrides::default()).unwrap_err();
+    assert_eq!(
+        wrong,
+        [
+            "broker.id: set `node_id` of the file instead",
+            "log.dir: set `data_dir` of the file instead",
+            "num.io.threads: Invalid value many for configuration num.io.threads: Not a number of type INT",
+        ]
+    );
+    let disorder = "[settings]\n\"group.min.session.timeout.ms\" = 1800001\n";
+    let WrongSettings(wrong) = load(disorder, &[], Overrides::default()).unwrap_err();
+    assert_eq!(
+        wrong,
+        ["group.max.session.timeout.ms must be greater than or equal to group.min.session.timeout.ms"]
+    );
+}
+
+#[test]
 fn a_bucket_in_a_folder_keeps_out_of_the_data_directory() {
     let with = |store: &str| {
         let flags = Overrides {

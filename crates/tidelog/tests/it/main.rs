@@ -5,6 +5,7 @@
 mod copies;
 mod failing;
 mod fences;
+mod groups;
 mod hanging;
 mod idle;
 mod leftovers;
@@ -12,4 +13,5 @@ mod process;
 mod refusals;
 mod starting;
 mod stopping;
+mod topics;
 mod verbs;

@@ -172,6 +172,11 @@ impl Node {
         run(&[arguments, &[flag, &address, "--json"]].concat()).await
     }
 
+    /// The same, as a person sees it.
+    pub(crate) async fn run_plain(&self, arguments: &[&str]) -> Ended {
+        run(&[arguments, &["--bootstrap", &self.address()]].concat()).await
+    }
+
     /// Runs a verb against it and gives its document.
     pub(crate) async fn verb(&self, arguments: &[&str]) -> Value {
         let ended = self.run(arguments).await;

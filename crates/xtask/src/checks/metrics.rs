@@ -1,7 +1,7 @@
 //! Every metric of the product against the list in `docs/OPERATIONS.md`.
 //!
-//! A metric's name is a literal that begins with its crate's name and stands in that crate's sources, tests aside. What the
-//! page names in the same form must be one of them.
+//! A metric's name is a literal that begins with its crate's name, or with a word of its own, and stands in that crate's
+//! sources, tests aside. What the page names in the same form must be one of them.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -9,16 +9,26 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::process;
 
-/// Crates that register metrics.
-const CRATES: [&str; 7] = ["broker", "controller", "log", "object", "replica", "runtime", "tier"];
+/// Crates that register metrics, each with what their names begin with.
+const CRATES: [(&str, &str); 8] = [
+    ("broker", "broker"),
+    // What operators know groups by, whichever crate coordinates them.
+    ("broker", "group"),
+    ("controller", "controller"),
+    ("log", "log"),
+    ("object", "object"),
+    ("replica", "replica"),
+    ("runtime", "runtime"),
+    ("tier", "tier"),
+];
 
 const PAGE: &str = "docs/OPERATIONS.md";
 
 pub(super) fn check() -> Result<()> {
     let mut registered = BTreeSet::new();
-    for name in CRATES {
+    for (name, prefix) in CRATES {
         let sources = process::repository().join("crates").join(name).join("src");
-        read_sources(&sources, &mut |text| registered.extend(registered_in(name, text)))?;
+        read_sources(&sources, &mut |text| registered.extend(registered_in(prefix, text)))?;
     }
     let page = process::repository().join(PAGE);
     let page = fs::read_to_string(&page).with_context(|| format!("read {}", page.display()))?;
@@ -46,15 +56,15 @@ fn read_sources(folder: &Path, take: &mut impl FnMut(&str)) -> Result<()> {
 }
 
 /// Names in a source file: whole literals.
-fn registered_in(crate_name: &str, source: &str) -> BTreeSet<String> {
+fn registered_in(prefix: &str, source: &str) -> BTreeSet<String> {
     let product = source.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
-    names(product, '"').filter(|name| is_of(name, crate_name)).map(str::to_owned).collect()
+    names(product, '"').filter(|name| is_of(name, prefix)).map(str::to_owned).collect()
 }
 
 /// Names in the page: whole pieces of code.
 fn named_in(page: &str) -> BTreeSet<String> {
     names(page, '`')
-        .filter(|name| CRATES.iter().any(|crate_name| is_of(name, crate_name)))
+        .filter(|name| CRATES.iter().any(|(_, prefix)| is_of(name, prefix)))
         .map(str::to_owned)
         .collect()
 }
@@ -67,8 +77,8 @@ fn names(text: &str, quote: char) -> impl Iterator<Item = &str> {
     })
 }
 
-fn is_of(name: &str, crate_name: &str) -> bool {
-    name.strip_prefix(crate_name).is_some_and(|rest| rest.starts_with('_'))
+fn is_of(name: &str, prefix: &str) -> bool {
+    name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('_'))
 }
 
 fn findings(registered: &BTreeSet<String>, named: &BTreeSet<String>) -> Vec<String> {

@@ -137,7 +137,7 @@ fn go_program(client: Client, folder: &Path) -> Result<Installed> {
     let all = [&locks[..], &[shared.join("go.mod"), shared.join("scenario.go")]].concat();
     let built = once(client.name(), &all, |made| {
         let mut go = Command::new("go");
-        go.arg("-C").arg(folder).args(["build", "-o"]).arg(made.join("client")).arg(".");
+        go.arg("-C").arg(folder).args(["build", "-buildvcs=false", "-o"]).arg(made.join("client")).arg(".");
         process::run(&mut go)
     })?;
     Ok(Installed::of([text(&built.join("client"))?]))
@@ -146,7 +146,7 @@ fn go_program(client: Client, folder: &Path) -> Result<Installed> {
 /// The jars of Apache Kafka: clients, tools, and the server for the comparison.
 pub(super) fn jars() -> Result<PathBuf> {
     let pom = Client::Java.folder().join("pom.xml");
-    let folder = once("java-jars", &[pom.clone()], |made| {
+    let folder = once("java-jars", std::slice::from_ref(&pom), |made| {
         let mut maven = Command::new("mvn");
         maven.args(["-q", "-B", "-f"]).arg(&pom).arg(COPY_JARS);
         process::run(maven.arg(format!("-DoutputDirectory={}", made.join("lib").display())))

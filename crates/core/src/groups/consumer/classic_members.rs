@@ -50,11 +50,13 @@ impl ConsumerGroup {
         request: &JoinRequest,
     ) -> Result<ClassicJoined, JoinRefused> {
         let refuse = |error| JoinRefused { error, member_id: Arc::from("") };
-        let (member_id, replaces) = self.admit_classic(rules, classic_rules, policy, request)?;
-        let (protocol, metadata) =
-            request.protocols.first().ok_or_else(|| refuse(GroupError::InconsistentGroupProtocol))?;
-        let subscription =
-            Subscription::read(metadata).ok_or_else(|| refuse(GroupError::InconsistentGroupProtocol))?;
+        let subscription = request.protocols.first().map(|(_, metadata)| Subscription::read(metadata));
+        let owns = subscription.iter().flatten().any(|subscription| !subscription.owned.is_empty());
+        let (member_id, replaces) = self.admit_classic(rules, classic_rules, policy, request, owns)?;
+        let Some(((protocol, _), subscription)) = request.protocols.first().zip(subscription.flatten())
+        else {
+            return Err(refuse(GroupError::InconsistentGroupProtocol));
+        };
 
         let mut records = Vec::new();
         let owned = by_id(&subscription.owned, topics);
@@ -89,6 +91,7 @@ impl ConsumerGroup {
         classic_rules: &GroupRules,
         policy: MigrationPolicy,
         request: &JoinRequest,
+        owns: bool,
     ) -> Result<(Arc<str>, Option<Arc<str>>), JoinRefused> {
         let refuse = |error| Err(JoinRefused { error, member_id: Arc::from("") });
         let sessions = classic_rules.session_timeout_min..=classic_rules.session_timeout_max;
@@ -108,6 +111,11 @@ impl ConsumerGroup {
             return Err(JoinRefused { error: GroupError::MemberIdRequired, member_id });
         }
         let holder = match &request.instance_id {
+            // A member that was removed and has not heard of it believes to own what others have by now: it has to give
+            // that up before it joins.
+            None if owns && !self.state.members.contains_key(member_id) => {
+                return refuse(GroupError::UnknownMemberId);
+            }
             None => return Ok((Arc::clone(member_id), None)),
             Some(instance_id) => self.state.static_members.get(instance_id),
         };

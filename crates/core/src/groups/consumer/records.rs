@@ -55,6 +55,21 @@ pub enum ConsumerRecord {
     },
 }
 
+impl ConsumerRecord {
+    /// Whether it ends what its key stands for.
+    #[must_use]
+    pub const fn is_tombstone(&self) -> bool {
+        match self {
+            Self::GroupMetadata(value) => value.is_none(),
+            Self::MemberMetadata { value, .. } => value.is_none(),
+            Self::TargetAssignmentMetadata(value) => value.is_none(),
+            Self::TargetAssignmentMember { value, .. } => value.is_none(),
+            Self::CurrentMemberAssignment { value, .. } => value.is_none(),
+            Self::RegularExpression { value, .. } => value.is_none(),
+        }
+    }
+}
+
 /// The value of a group's own record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupMetadata {

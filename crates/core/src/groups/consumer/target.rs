@@ -41,7 +41,8 @@ impl ConsumerGroup {
         self.state.epoch > self.state.target_epoch
             && self.state.target_timestamp.is_none_or(|last| {
                 // A clock that was set back must not hold the group up.
-                now.wall < last || u128::from(now.wall.millis_since(last)) >= rules.assignment_interval.as_millis()
+                now.wall < last
+                    || u128::from(now.wall.millis_since(last)) >= rules.assignment_interval.as_millis()
             })
     }
 

@@ -28,16 +28,34 @@ const DIFFERENCES: &[(&str, &str, &str, &str, &str)] = &[
     ),
 ];
 
-/// Broker keys without a row: they were set for the run that the rows are of, as no Kafka starts without them.
+/// Broker keys without a row: they were set for the run that the rows are of, as no Kafka starts, or tiers, without them, or
+/// go with one that was.
 const SET_FOR_THE_RUN: &[&str] = &[
     "advertised.listeners",
+    "broker.id",
+    "controller.listener.names",
+    "controller.quorum.voters",
+    "inter.broker.listener.name",
     "listeners",
+    "log.dir",
     "log.dirs",
+    "log.retention.check.interval.ms",
     "min.insync.replicas",
     "node.id",
     "num.partitions",
     "offsets.topic.replication.factor",
+    "process.roles",
+    "remote.log.manager.task.interval.ms",
+    "remote.log.metadata.manager.impl.prefix",
+    "remote.log.metadata.manager.listener.name",
+    "remote.log.storage.manager.class.name",
+    "remote.log.storage.manager.class.path",
+    "remote.log.storage.manager.impl.prefix",
     "remote.log.storage.system.enable",
+    "share.coordinator.state.topic.min.isr",
+    "share.coordinator.state.topic.replication.factor",
+    "transaction.state.log.min.isr",
+    "transaction.state.log.replication.factor",
 ];
 
 /// Broker keys that Kafka does not have, and why they are here.
@@ -62,6 +80,50 @@ const OURS: &[(&str, &str)] = &[
 /// A key's type, default and synonyms, as texts; a null is `null`.
 type Row = BTreeMap<&'static str, String>;
 type Rows = BTreeMap<(&'static str, &'static str), Row>;
+
+/// The tables of `docs/CONFIGURATION.md`.
+fn tables() -> String {
+    let shown = |value: Option<&str>| match value {
+        None => "null".to_owned(),
+        Some("") => "(empty)".to_owned(),
+        Some(value) => format!("`{value}`"),
+    };
+    let row = |key: &Key, last: &str| {
+        let kind = format!("{:?}", key.kind).to_lowercase();
+        format!("| `{}` | {kind} | {} | {last} |\n", key.name, shown(key.default))
+    };
+    let mut text = "## Topics\n\n| key | type | default | |\n| --- | --- | --- | --- |\n".to_owned();
+    text.extend(TOPIC_KEYS.iter().map(|key| row(key, key.documentation)));
+    text.push_str(
+        "\n## Brokers\n\n| key | type | default | set while it runs | |\n| --- | --- | --- | --- | --- |\n",
+    );
+    let (with, without): (Vec<&Key>, Vec<&Key>) = broker_keys().partition(|key| has_effect(key.name));
+    text.extend(with.into_iter().map(|key| {
+        let dynamic = if key.read_only { "no" } else { "yes" };
+        row(key, &format!("{dynamic} | {}", key.documentation))
+    }));
+    text.push_str(
+        "\n## Keys of Apache Kafka without effect\n\n| key | type | default |\n| --- | --- | --- |\n",
+    );
+    text.extend(without.into_iter().map(|key| row(key, "").replace(" |  |\n", " |\n")));
+    text
+}
+
+/// `UPDATE_DOCS=1` writes the tables anew.
+#[test]
+fn the_page_of_settings_has_every_key() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/CONFIGURATION.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let (before, after) = page.split_once("## Topics\n").expect("the tables begin with the topics");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(path, format!("{before}{}", tables())).unwrap();
+        return;
+    }
+    assert!(
+        format!("## Topics\n{after}") == tables(),
+        "docs/CONFIGURATION.md: run this test with UPDATE_DOCS=1"
+    );
+}
 
 fn row(kind: &str, default: &str, synonyms: &str) -> Row {
     [("type", kind), ("default", default), ("synonyms", synonyms)]

@@ -137,8 +137,13 @@ fn the_epoch_before_is_taken_only_from_who_owns_nothing_new() {
     assert_eq!(bench.send(&heartbeat("m1", 1)), Err(GroupError::FencedMemberEpoch));
     let foreign = Heartbeat { owned: Some(partitions(&[(1, &[7])])), ..heartbeat("m1", 1) };
     assert_eq!(bench.send(&foreign), Err(GroupError::FencedMemberEpoch));
-    let older = Heartbeat { owned: Some(Partitions::new()), ..heartbeat("m1", 0) };
-    assert_eq!(bench.send(&older), Err(GroupError::InvalidRequest));
+    // Two epochs ago is too long.
+    bench.topics.set("a", 4);
+    let owned = partitions(&[(1, &[0, 1, 2])]);
+    assert_eq!(bench.beat("m1", 2, Some(owned.clone())).0, 3);
+    let older = Heartbeat { owned: Some(owned.clone()), ..heartbeat("m1", 1) };
+    assert_eq!(bench.send(&older), Err(GroupError::FencedMemberEpoch));
+    assert_eq!(bench.beat("m1", 2, Some(owned)).0, 3);
 }
 
 #[test]

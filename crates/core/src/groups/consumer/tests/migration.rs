@@ -175,10 +175,9 @@ fn a_classic_member_that_waits_is_sent_to_join_when_its_partitions_are_free() {
 fn the_waiting_members_of_a_classic_group_are_told_to_come_again() {
     let mut bench = Bench::new([("a", 2)]);
     let mut classic = classic_group(&bench, [written(&[("a", &[0])]), written(&[("a", &[1])])]);
-    let join = classic_joining("c2", &["a"], &[("a", &[1])]);
-    let mut changed = join.clone();
-    changed.protocols[0].1 = subscription(1, &["a", "b"], &[]);
-    classic.join(bench.now, &CLASSIC_RULES, changed, Token(5), &mut Effects::default());
+    let mut join = classic_joining("c2", &["a"], &[]);
+    join.protocols[0].1 = subscription(1, &["a", "b"], &[]);
+    classic.join(bench.now, &CLASSIC_RULES, join.clone(), Token(5), &mut Effects::default());
     upgraded(&mut bench, &classic, &joining("m1", &["a"])).unwrap();
     let mut effects = Effects::default();
     classic.shut(&mut effects, GroupError::RebalanceInProgress);
@@ -285,6 +284,15 @@ fn a_classic_member_is_sent_to_join_where_nobody_else_would_make_a_target() {
     assert_eq!(bench.classic_join(&classic_joining("c1", &["a"], &[])), Ok(3));
     assert_eq!(bench.classic_sync("c1", 3), Ok(vec![("a".into(), vec![0, 1])]));
     assert_eq!(bench.classic_beat("c1", 3), Ok(()));
+}
+
+#[test]
+fn a_classic_member_that_was_removed_gives_up_what_it_had_before_it_joins() {
+    let mut bench = Bench::new([("a", 2)]);
+    bench.join("m1", &["a"]);
+    let request = classic_joining("c1", &["a"], &[("a", &[1])]);
+    assert_eq!(bench.classic_join(&request).unwrap_err().error, GroupError::UnknownMemberId);
+    assert_eq!(bench.classic_join(&classic_joining("c1", &["a"], &[])), Ok(2));
 }
 
 #[test]

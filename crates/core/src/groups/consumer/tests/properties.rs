@@ -2,7 +2,14 @@
 
 use proptest::prelude::*;
 
-use super::*;
+use super::{
+    migration::{classic_joining, syncing},
+    *,
+};
+use crate::groups::{
+    classic::{JoinRequest, LeavingMember},
+    embedded::{Assignment, tests::subscription},
+};
 
 const CLIENTS: usize = 8;
 const TOPICS: [&str; 4] = ["t1", "t2", "t3", "x1"];
@@ -65,6 +72,16 @@ struct Client {
     full: bool,
     /// It has finished giving up and says so.
     acknowledges: bool,
+    /// What a classic client does next.
+    next: Step,
+}
+
+/// What a client of the classic protocol does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Join,
+    Sync,
+    Beat,
 }
 
 impl Client {
@@ -79,6 +96,30 @@ impl Client {
             told: Partitions::new(),
             full: true,
             acknowledges: false,
+            next: Step::Join,
+        }
+    }
+
+    /// Every fourth client speaks the classic protocol.
+    const fn is_classic(&self) -> bool {
+        self.number % 4 == 1
+    }
+
+    /// What a classic client joins with.
+    fn join_request(&self, topics: &Topics) -> JoinRequest {
+        let names = TOPICS.iter().enumerate().filter(|(bit, _)| self.mask & (1 << bit) != 0);
+        let names: Vec<&str> = names.map(|(_, name)| *name).collect();
+        let owned: Vec<(Arc<str>, Vec<i32>)> = self
+            .owned
+            .iter()
+            .filter_map(|(id, partitions)| Some((topics.name(*id)?, partitions.iter().copied().collect())))
+            .collect();
+        let owned: Vec<(&str, &[i32])> =
+            owned.iter().map(|(name, partitions)| (&**name, &partitions[..])).collect();
+        JoinRequest {
+            session_timeout: Duration::from_secs(45),
+            protocols: vec![("cooperative-sticky".into(), subscription(1, &names, &owned))],
+            ..classic_joining(&self.member_id(), &[], &[])
         }
     }
 
@@ -138,6 +179,7 @@ impl Client {
         self.owned.clear();
         self.told.clear();
         self.full = true;
+        self.next = Step::Join;
     }
 
     /// Its process ends; the next one is another member.
@@ -161,9 +203,57 @@ impl World {
         Self { bench, clients: (0..CLIENTS).map(Client::new).collect() }
     }
 
+    /// What a classic client does when it is its turn.
+    fn classic_beat(&mut self, client: usize, lost: bool) {
+        let (bench, client) = (&mut self.bench, &mut self.clients[client]);
+        if client.full && client.epoch > 0 {
+            client.next = Step::Join;
+        }
+        if client.next == Step::Join {
+            // It speaks of topics by name: of one that is gone it can say nothing, and reads nothing.
+            for partitions in [&mut client.owned, &mut client.told] {
+                partitions.retain(|id, _| bench.topics.name(*id).is_some());
+            }
+        }
+        let id = client.member_id();
+        let done = match client.next {
+            Step::Join => bench
+                .classic_join(&client.join_request(&bench.topics))
+                .map(|generation| (client.epoch, client.full, client.next) = (generation, false, Step::Sync))
+                .map_err(|refused| refused.error),
+            Step::Sync => {
+                let synced = bench.group.classic_sync(bench.now, &bench.topics, &syncing(&id, client.epoch));
+                synced.map(|synced| {
+                    let told = Assignment::read(&synced.assignment).unwrap().partitions;
+                    let told = told.into_iter().filter_map(|(name, partitions)| {
+                        Some((bench.topics.topic(&name)?.id, partitions.into_iter().collect()))
+                    });
+                    if !lost {
+                        (client.told, client.next) = (told.collect(), Step::Beat);
+                    }
+                    if !client.has_to_revoke() {
+                        client.finish();
+                    }
+                })
+            }
+            Step::Beat => bench.classic_beat(&id, client.epoch),
+        };
+        match done {
+            // An answer that is lost is asked for again, from the start.
+            Ok(()) if lost => client.next = Step::Join,
+            Ok(()) => {}
+            Err(GroupError::RebalanceInProgress) => client.next = Step::Join,
+            Err(GroupError::UnknownMemberId | GroupError::IllegalGeneration) => client.start_over(),
+            Err(other) => panic!("{other}"),
+        }
+    }
+
     fn beat(&mut self, client: usize, lost: bool) {
+        self.clients[client].is_running = true;
+        if self.clients[client].is_classic() {
+            return self.classic_beat(client, lost);
+        }
         let client = &mut self.clients[client];
-        client.is_running = true;
         match self.bench.send(&client.request()) {
             Ok(_) if lost => client.full = true,
             Ok(answer) => client.hear(&answer),
@@ -190,7 +280,8 @@ impl World {
             }
             Event::Die { client } => self.clients[client].end(),
             Event::Subscribe { client, mask } => {
-                self.clients[client].mask = mask & 0x8f;
+                let is_classic = self.clients[client].is_classic();
+                self.clients[client].mask = mask & if is_classic { 0x0f } else { 0x8f };
                 self.clients[client].full = true;
             }
             Event::Pass { seconds } => {
@@ -214,7 +305,12 @@ impl World {
 
     fn leave(&mut self, client: usize, epoch: i32) {
         let client = &mut self.clients[client];
-        if client.epoch > 0 {
+        if client.is_classic() {
+            let leaving = LeavingMember { member_id: &client.member_id(), instance_id: None };
+            let (_, records) = self.bench.group.classic_leave(&self.bench.topics, &[leaving]);
+            self.bench.log.extend(records);
+            client.end();
+        } else if client.epoch > 0 {
             let request =
                 Heartbeat { instance_id: client.instance_id(), ..heartbeat(&client.member_id(), epoch) };
             // Whoever is not a member any more leaves as well.
@@ -250,23 +346,17 @@ impl World {
         }
     }
 
-    /// All that run go on without trouble: within a few heartbeats each, everyone has its target.
+    /// All that run go on without trouble: within a few heartbeats each, everyone has its target. One member of the
+    /// consumer protocol is there: without any the group would become a classic one.
     fn settle(&mut self) {
+        self.beat(0, false);
         let running: Vec<usize> = (0..CLIENTS).filter(|client| self.clients[*client].is_running).collect();
         // The dead run out of their sessions, and what waits for the interval or for a refresh has its time.
         for _ in 0..10 {
-            self.happen(&Event::Pass { seconds: 5 });
-            for client in &running {
-                self.happen(&Event::Beat { client: *client, lost: false });
-                self.happen(&Event::Revoke { client: *client });
-            }
+            self.round(&running, 5);
         }
         for _ in 0..ROUNDS_TO_SETTLE {
-            self.happen(&Event::Pass { seconds: 1 });
-            for client in &running {
-                self.happen(&Event::Beat { client: *client, lost: false });
-                self.happen(&Event::Revoke { client: *client });
-            }
+            self.round(&running, 1);
         }
         let group = &self.bench.group;
         assert_eq!(group.members().len(), running.len());
@@ -279,6 +369,17 @@ impl World {
         for client in running.iter().map(|client| &self.clients[*client]) {
             assert_eq!(client.owned, without_epochs(&self.bench.current(&client.member_id()).assigned));
             assert_eq!(client.epoch, group.target_epoch());
+        }
+    }
+
+    /// A heartbeat of everyone; for classic clients that is three requests, when they have to join.
+    fn round(&mut self, running: &[usize], seconds: u64) {
+        self.happen(&Event::Pass { seconds });
+        for client in running {
+            for _ in 0..if self.clients[*client].is_classic() { 3 } else { 1 } {
+                self.happen(&Event::Beat { client: *client, lost: false });
+            }
+            self.happen(&Event::Revoke { client: *client });
         }
     }
 
@@ -341,7 +442,7 @@ fn cleaned(log: &[ConsumerRecord], keep_tombstones: bool) -> Vec<ConsumerRecord>
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { max_shrink_iters: 2_000, ..ProptestConfig::with_cases(192) })]
+    #![proptest_config(ProptestConfig { max_shrink_iters: 2_000, ..ProptestConfig::with_cases(384) })]
 
     // B53
     #[test]

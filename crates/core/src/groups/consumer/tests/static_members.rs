@@ -25,6 +25,16 @@ fn an_instance_id_in_use_is_not_given_to_another() {
 }
 
 #[test]
+fn a_member_that_takes_another_instance_id_frees_the_one_it_had() {
+    let mut bench = Bench::new([("a", 2)]);
+    bench.send(&static_join("m1")).unwrap();
+    bench.send(&Heartbeat { instance_id: Some("i2".into()), ..joining("m1", &["a"]) }).unwrap();
+    bench.send(&static_join("m2")).unwrap();
+    assert_eq!(bench.group.members().len(), 2);
+    assert!(bench.restored().has_same_state(&bench.group));
+}
+
+#[test]
 fn who_comes_back_for_an_instance_id_gets_the_same_partitions_without_a_rebalance() {
     let mut bench = Bench::new([("a", 2)]);
     bench.send(&static_join("m1")).unwrap();

@@ -1,0 +1,284 @@
+//! Consumer groups of the consumer protocol (KIP-848), over sockets: what the coordinator adds to the state machine.
+
+use std::collections::BTreeSet;
+
+use tidelog_testkit::raw_client::RawClient;
+use tidelog_wire::{
+    ErrorCode, Str, Uuid,
+    messages::{
+        ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse,
+        DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest, OffsetCommitRequest,
+        OffsetFetchRequest,
+        consumer_group_heartbeat::TopicPartitions,
+        offset_commit::{OffsetCommitRequestPartition, OffsetCommitRequestTopic},
+        offset_fetch::OffsetFetchRequestGroup,
+    },
+};
+
+use crate::{
+    groups::{coordinator, join_of, quick, sync, text},
+    node::{Node, Options},
+};
+
+/// As small and quick as a classic group's, and no wait between two assignments.
+const AT_ONCE: &[(&str, &str)] = &[("group.consumer.assignment.interval.ms", "0")];
+
+/// One member, with what it knows.
+struct Member {
+    id: &'static str,
+    epoch: i32,
+    owned: BTreeSet<(Uuid, i32)>,
+}
+
+impl Member {
+    fn new(id: &'static str) -> Self {
+        Self { id, epoch: 0, owned: BTreeSet::new() }
+    }
+
+    fn request(&self, group: &str) -> ConsumerGroupHeartbeatRequest {
+        let mut topics: Vec<TopicPartitions> = Vec::new();
+        for (topic_id, partition) in &self.owned {
+            match topics.iter_mut().find(|topic| topic.topic_id == *topic_id) {
+                Some(topic) => topic.partitions.push(*partition),
+                None => topics.push(TopicPartitions { topic_id: *topic_id, partitions: vec![*partition] }),
+            }
+        }
+        ConsumerGroupHeartbeatRequest {
+            group_id: text(group),
+            member_id: text(self.id),
+            member_epoch: self.epoch,
+            rebalance_timeout_ms: 60_000,
+            subscribed_topic_names: Some(vec![text("t")]),
+            topic_partitions: Some(topics),
+            ..Default::default()
+        }
+    }
+
+    /// One full heartbeat: the member does at once what it is told.
+    async fn beat(&mut self, client: &mut RawClient, group: &str) -> ConsumerGroupHeartbeatResponse {
+        let answer = client.call(1, &self.request(group)).await;
+        if answer.error_code == 0 {
+            self.epoch = answer.member_epoch;
+            if let Some(assignment) = &answer.assignment {
+                let of_topic = |topic: &TopicPartitions| {
+                    let id = topic.topic_id;
+                    topic.partitions.iter().map(move |partition| (id, *partition)).collect::<Vec<_>>()
+                };
+                self.owned = assignment.topic_partitions.iter().flat_map(of_topic).collect();
+            }
+        }
+        answer
+    }
+}
+
+/// Beats until nobody's epoch or partitions move.
+async fn settle(client: &mut RawClient, group: &str, members: &mut [Member]) {
+    for _ in 0..20 {
+        let before: Vec<_> = members.iter().map(|member| (member.epoch, member.owned.clone())).collect();
+        for member in &mut *members {
+            assert_eq!(member.beat(client, group).await.error_code, 0, "{}", member.id);
+        }
+        let after: Vec<_> = members.iter().map(|member| (member.epoch, member.owned.clone())).collect();
+        if before == after {
+            return;
+        }
+    }
+    panic!("the group does not settle");
+}
+
+async fn kinds(client: &mut RawClient) -> Vec<(String, String, String)> {
+    let listed = client.call(5, &ListGroupsRequest::default()).await;
+    let one = |group: tidelog_wire::messages::list_groups::ListedGroup| {
+        (group.group_id.to_string(), group.group_type.to_string(), group.group_state.to_string())
+    };
+    listed.groups.into_iter().map(one).collect()
+}
+
+fn row(group: &str, kind: &str, state: &str) -> (String, String, String) {
+    (group.to_owned(), kind.to_owned(), state.to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_share_the_partitions_and_go_on_after_a_restart() {
+    let node = quick(AT_ONCE).await;
+    let mut client = node.client().await;
+    client.create_topic("t", 6, &[]).await;
+    coordinator(&mut client, "g").await;
+    let mut members = [Member::new("a"), Member::new("b"), Member::new("c")];
+    settle(&mut client, "g", &mut members).await;
+    let all: BTreeSet<_> = members.iter().flat_map(|member| member.owned.clone()).collect();
+    assert_eq!((all.len(), members.each_ref().map(|member| member.owned.len())), (6, [2, 2, 2]));
+    let epochs = members.each_ref().map(|member| member.epoch);
+    let folder = node.stop().await;
+
+    let node = Node::start_in(folder, Options::with(&[crate::groups::QUICK, AT_ONCE].concat())).await;
+    let mut client = node.client().await;
+    coordinator(&mut client, "g").await;
+    let owned = members.each_ref().map(|member| member.owned.clone());
+    settle(&mut client, "g", &mut members).await;
+    assert_eq!(members.each_ref().map(|member| member.epoch), epochs, "nobody is told to join again");
+    assert_eq!(members.each_ref().map(|member| member.owned.clone()), owned);
+    let described = ConsumerGroupDescribeRequest { group_ids: vec![text("g")], ..Default::default() };
+    let group = client.call(1, &described).await.groups.remove(0);
+    assert_eq!((group.error_code, group.group_state.as_str(), group.members.len()), (0, "Stable", 3));
+    assert_eq!((group.assignor_name.as_str(), group.group_epoch), ("uniform", epochs[0]));
+    assert!(group.members.iter().all(|member| member.assignment == member.target_assignment));
+    node.stop().await;
+}
+
+// B53, at the socket: a partition goes to its next owner only when the one before has given it up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_has_one_owner_and_a_stale_member_is_told_so() {
+    let node = quick(AT_ONCE).await;
+    let mut client = node.client().await;
+    client.create_topic("t", 2, &[]).await;
+    coordinator(&mut client, "g").await;
+    let mut first = Member::new("a");
+    first.beat(&mut client, "g").await;
+    assert_eq!(first.owned.len(), 2);
+    let mut second = Member::new("b");
+    second.beat(&mut client, "g").await;
+    assert_eq!(second.owned.len(), 0, "the first has not given up anything");
+    // The first hears of it, and has not yet given it up.
+    let held = first.owned.clone();
+    first.beat(&mut client, "g").await;
+    assert_eq!(first.owned.len(), 1);
+    second.beat(&mut client, "g").await;
+    assert_eq!(second.owned.len(), 0, "the first has been told, and has not said that it did");
+    first.beat(&mut client, "g").await;
+    second.beat(&mut client, "g").await;
+    assert_eq!(second.owned.len(), 1);
+    assert_eq!(first.owned.union(&second.owned).cloned().collect::<BTreeSet<_>>(), held);
+    // A member of an epoch that never was is fenced, a stranger unknown.
+    let mut ghost = Member { epoch: 99, ..Member::new("a") };
+    assert_eq!(ghost.beat(&mut client, "g").await.error_code, ErrorCode::FencedMemberEpoch.code());
+    let mut stranger = Member { epoch: 1, ..Member::new("x") };
+    assert_eq!(stranger.beat(&mut client, "g").await.error_code, ErrorCode::UnknownMemberId.code());
+    // So is its commit, and its look at offsets.
+    let commit = |member: &str, epoch| OffsetCommitRequest {
+        group_id: text("g"),
+        member_id: text(member),
+        generation_id_or_member_epoch: epoch,
+        topics: vec![OffsetCommitRequestTopic {
+            name: text("t"),
+            partitions: vec![OffsetCommitRequestPartition {
+                partition_index: 0,
+                committed_offset: 4,
+                ..Default::default()
+            }],
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    let mut codes = Vec::new();
+    for (member, epoch) in [("a", first.epoch), ("a", first.epoch + 1), ("x", 1)] {
+        let answer = client.call(9, &commit(member, epoch)).await;
+        codes.push(answer.topics[0].partitions[0].error_code);
+    }
+    let (stale, unknown) = (ErrorCode::StaleMemberEpoch.code(), ErrorCode::UnknownMemberId.code());
+    assert_eq!(codes, [0, stale, unknown]);
+    let mut codes = Vec::new();
+    for (member, epoch) in [("a", first.epoch), ("a", first.epoch - 1), ("x", 1)] {
+        let group = OffsetFetchRequestGroup {
+            group_id: text("g"),
+            member_id: Some(text(member)),
+            member_epoch: epoch,
+            topics: None,
+        };
+        let request = OffsetFetchRequest { groups: vec![group], ..Default::default() };
+        codes.push(client.call(9, &request).await.groups[0].error_code);
+    }
+    assert_eq!(codes, [0, stale, unknown]);
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_classic_group_goes_over_and_back_and_stays_what_it_is_after_a_restart() {
+    let node = quick(AT_ONCE).await;
+    let (mut client, mut other) = (node.client().await, node.client().await);
+    client.create_topic("t", 4, &[]).await;
+    coordinator(&mut client, "g").await;
+    let classic = client.call(3, &join_of("g", "", None)).await;
+    // An assignment that a consumer can read: version 0, no topic, no data.
+    assert_eq!(sync(&mut client, "g", &classic, &[0, 0, 0, 0, 0, 0, 255, 255, 255, 255]).await.0, 0);
+    assert_eq!(kinds(&mut client).await, [row("g", "classic", "Stable")]);
+    let mut modern = Member::new("new");
+    assert_eq!(modern.beat(&mut other, "g").await.error_code, 0);
+    assert_eq!(kinds(&mut client).await[0].1, "consumer");
+    let described = DescribeGroupsRequest { groups: vec![text("g")], ..Default::default() };
+    assert_eq!(client.call(6, &described).await.groups[0].error_code, ErrorCode::GroupIdNotFound.code());
+    let folder = node.stop().await;
+
+    let node = Node::start_in(folder, Options::with(&[crate::groups::QUICK, AT_ONCE].concat())).await;
+    let (mut client, mut other) = (node.client().await, node.client().await);
+    coordinator(&mut client, "g").await;
+    assert_eq!(kinds(&mut client).await[0].1, "consumer");
+    assert_eq!(modern.beat(&mut other, "g").await.error_code, 0, "the new member goes on");
+    // It leaves: whoever is left is of the classic protocol, and so is the group.
+    modern.epoch = -1;
+    assert_eq!(modern.beat(&mut other, "g").await.error_code, 0);
+    assert_eq!(kinds(&mut client).await[0].1, "classic");
+    let rejoined = client.call(3, &join_of("g", &classic.member_id, None)).await;
+    assert_eq!((rejoined.error_code, rejoined.members.len()), (0, 1));
+    assert_eq!(sync(&mut client, "g", &rejoined, b"mine").await.0, 0);
+    let folder = node.stop().await;
+    let node = Node::start_in(folder, Options::with(crate::groups::QUICK)).await;
+    let mut client = node.client().await;
+    coordinator(&mut client, "g").await;
+    assert_eq!(kinds(&mut client).await, [row("g", "classic", "Stable")]);
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_empty_group_of_either_protocol_gives_its_name_to_the_other_and_can_be_deleted() {
+    let node = quick(AT_ONCE).await;
+    let mut client = node.client().await;
+    client.create_topic("t", 1, &[]).await;
+    coordinator(&mut client, "g").await;
+    let mut member = Member::new("a");
+    member.beat(&mut client, "g").await;
+    let delete = DeleteGroupsRequest { groups_names: vec![text("g")] };
+    let busy = client.call(2, &delete).await.results[0].error_code;
+    assert_eq!(busy, ErrorCode::NonEmptyGroup.code());
+    member.epoch = -1;
+    assert_eq!(member.beat(&mut client, "g").await.error_code, 0);
+    assert_eq!(kinds(&mut client).await, [row("g", "consumer", "Empty")]);
+    let joined = client.call(3, &join_of("g", "", None)).await;
+    assert_eq!((joined.error_code, joined.generation_id), (0, 1));
+    assert_eq!(kinds(&mut client).await, [row("g", "classic", "CompletingRebalance")]);
+    let mut other = Member::new("b");
+    coordinator(&mut client, "h").await;
+    other.beat(&mut client, "h").await;
+    other.epoch = -1;
+    other.beat(&mut client, "h").await;
+    let delete = DeleteGroupsRequest { groups_names: vec![text("h")] };
+    assert_eq!(client.call(2, &delete).await.results[0].error_code, 0);
+    let folder = node.stop().await;
+    let node = Node::start_in(folder, Options::with(crate::groups::QUICK)).await;
+    let mut client = node.client().await;
+    coordinator(&mut client, "g").await;
+    coordinator(&mut client, "h").await;
+    assert_eq!(kinds(&mut client).await, [], "one was deleted, the other never had a generation");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn topics_that_match_an_expression_are_found_when_they_come() {
+    let node = quick(AT_ONCE).await;
+    let mut client = node.client().await;
+    client.create_topic("orders-a", 1, &[]).await;
+    coordinator(&mut client, "g").await;
+    let pattern = |text: &str| Some(Str::from(text));
+    let mut request = Member::new("a").request("g");
+    request.subscribed_topic_names = None;
+    request.subscribed_topic_regex = pattern("orders-(");
+    let bad = client.call(1, &request).await;
+    assert_eq!(bad.error_code, ErrorCode::InvalidRegularExpression.code());
+    request.subscribed_topic_regex = pattern("orders-.*");
+    let joined = client.call(1, &request).await;
+    let partitions = |answer: &ConsumerGroupHeartbeatResponse| {
+        answer.assignment.as_ref().map(|assignment| assignment.topic_partitions.len())
+    };
+    assert_eq!((joined.error_code, partitions(&joined)), (0, Some(1)));
+    node.stop().await;
+}
