@@ -70,7 +70,7 @@ impl Options {
 
 /// What both are started with beside their addresses and folders: what makes a run short, and alike.
 const SETTINGS: [(&str, &str); 2] =
-    [("group.initial.rebalance.delay.ms", "0"), ("offsets.topic.num.partitions", "4")];
+    [("group.initial.rebalance.delay.ms", "0"), ("offsets.topic.num.partitions", "1")];
 
 /// What Kafka needs beside: on a busy machine its controller would else lose sight of the broker, which then answers of a
 /// second leader epoch, or as no coordinator.
