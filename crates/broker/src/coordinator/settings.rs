@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidelog_core::{
     groups::{
         GroupRules,
-        consumer::{Assignor, ConsumerRules, MigrationPolicy},
+        consumer::{Assignor, ConsumerBounds, ConsumerRules, MigrationPolicy},
     },
     topic_config::BrokerSettings,
 };
@@ -49,7 +49,21 @@ impl GroupSettings {
                 size_max: count("group.consumer.max.size", i32::MAX.unsigned_abs().into()),
                 assignors: assignors(settings),
                 assignment_interval: millis("group.consumer.assignment.interval.ms", 1_000),
-            },
+            }
+            .within(&ConsumerBounds {
+                session_timeout: (
+                    millis("group.consumer.min.session.timeout.ms", 45_000),
+                    millis("group.consumer.max.session.timeout.ms", 60_000),
+                ),
+                heartbeat_interval: (
+                    millis("group.consumer.min.heartbeat.interval.ms", 5_000),
+                    millis("group.consumer.max.heartbeat.interval.ms", 15_000),
+                ),
+                assignment_interval: (
+                    millis("group.consumer.min.assignment.interval.ms", 0),
+                    millis("group.consumer.max.assignment.interval.ms", 15_000),
+                ),
+            }),
             migration: settings
                 .value("group.consumer.migration.policy")
                 .and_then(MigrationPolicy::from_name)
