@@ -22,6 +22,8 @@ enum Treatment {
     UuidTail,
     /// A text becomes `<text>`; null and empty stay.
     Text,
+    /// An address of this machine, or a path, becomes `<place>`.
+    Place,
     /// Anything becomes `<hidden>`.
     Hidden,
     /// A number from 0 on becomes `<number>`.
@@ -56,6 +58,7 @@ impl Rules {
                 "id" => Treatment::Id(needed()?),
                 "uuid-tail" => Treatment::UuidTail,
                 "text" => Treatment::Text,
+                "place" => Treatment::Place,
                 "hidden" => Treatment::Hidden,
                 "number" => Treatment::Number,
                 "now" => Treatment::Now,
@@ -193,6 +196,10 @@ fn treat(treatment: &Treatment, names: &mut Names, value: Tree) -> Tree {
             _ => value,
         },
         Treatment::Text if matches!(value, Tree::Text(_)) => Tree::text("<text>"),
+        Treatment::Place => match &value {
+            Tree::Text(text) if text.starts_with('/') || text.contains("127.0.0.1:") => Tree::text("<place>"),
+            _ => value,
+        },
         Treatment::Number if matches!(value, Tree::Int(_)) => Tree::text("<number>"),
         Treatment::Now => match value {
             Tree::Int(time) if (time - names.now).abs() < 3_600_000 => Tree::text("<now>"),

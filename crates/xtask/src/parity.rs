@@ -125,7 +125,15 @@ pub fn run(options: &Options) -> Result<()> {
             }
         }
     }
-    fs::remove_dir_all(&scratch).with_context(|| format!("remove {}", scratch.display()))
+    // A broker that is just ending may still write.
+    let removed = (0..50).any(|_| {
+        let is_removed = fs::remove_dir_all(&scratch).is_ok();
+        if !is_removed {
+            process::pause(100);
+        }
+        is_removed
+    });
+    if removed { Ok(()) } else { bail!("{} cannot be removed", scratch.display()) }
 }
 
 fn parity(recorded: &Path) -> Command {
