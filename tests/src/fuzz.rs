@@ -17,7 +17,7 @@
 //! | compressed records | input and output (capped), four times, and 18 MiB of a codec's state (not zstd's window, which C allocates) | the peak |
 //! | a file or object | [`FILE_ALLOCATED_PER_BYTE_MAX`] × its bytes; a page of a manifest, the most entries that it may have | every allocation |
 //! | the controller's state | [`STATE_ALLOCATED_PER_BYTE_MAX`] × its bytes: an ordered map takes a node for eleven where it holds one | every allocation |
-//! | what a person writes | [`TEXT_ALLOCATED_PER_BYTE_MAX`] × its bytes, and what is said of it | the peak |
+//! | what a person writes | [`TEXT_ALLOCATED_PER_BYTE_MAX`] × its bytes, and what is said of it, of every key where all are described | the peak |
 
 pub mod allocation;
 mod batches;

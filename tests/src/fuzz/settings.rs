@@ -17,9 +17,16 @@ use tidelog_types::{ClusterId, TopicName, TopicPartition};
 
 use super::{FIXED_BYTES, TEXT_ALLOCATED_PER_BYTE_MAX, allocation::measured};
 
+/// What a description of all settings takes for each key, whatever was set.
+const DESCRIBED_BYTES_PER_KEY: usize = 512;
+
 fn bounded<T>(input: &[u8], work: impl FnOnce() -> T) -> T {
+    bounded_beside(input, FIXED_BYTES, work)
+}
+
+fn bounded_beside<T>(input: &[u8], fixed: usize, work: impl FnOnce() -> T) -> T {
     let (answer, spent) = measured(work);
-    let allowed = TEXT_ALLOCATED_PER_BYTE_MAX * input.len() + FIXED_BYTES;
+    let allowed = TEXT_ALLOCATED_PER_BYTE_MAX * input.len() + fixed;
     assert!(spent.peak <= allowed, "{spent:?} for {} bytes", input.len());
     answer
 }
@@ -56,7 +63,8 @@ pub(super) fn arguments(input: &[u8]) {
 /// Lines `key=value`; `+key=value` and `-key=value` add to a list and take from it, `!key` forgets.
 pub(super) fn topic_settings(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
-    bounded(input, || {
+    let keys = TOPIC_KEYS.len() + broker_keys().count();
+    bounded_beside(input, FIXED_BYTES + DESCRIBED_BYTES_PER_KEY * keys, || {
         let (mut topic, mut broker) = (BTreeMap::new(), BrokerSettings::default());
         for line in text.lines() {
             let (line, operation): (&str, fn(String) -> AlterOperation) = match line.split_at_checked(1) {
