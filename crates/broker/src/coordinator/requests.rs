@@ -93,6 +93,7 @@ impl Shard {
                 members.join(now, &node.groups.settings().rules, request, token, &mut effects);
             } else {
                 // It went over to the other protocol this moment.
+                state.forget(&group, token);
                 return Err(refused(ErrorCode::RebalanceInProgress));
             }
             let news = state.settle(&group, now, effects);
@@ -135,6 +136,7 @@ impl Shard {
             if let Some(Group { members: Members::Classic(members), .. }) = state.groups.get_mut(&group) {
                 members.sync(now, request, token, &mut effects);
             } else {
+                state.forget(&group, token);
                 return Err(ErrorCode::RebalanceInProgress);
             }
             let news = state.settle(&group, now, effects);
@@ -262,15 +264,12 @@ impl Shard {
                     let news = state.settle(&group, now, Effects::default());
                     drop(state);
                     self.wake(news);
-                    return Err(code);
+                    return Err(of_a_commit(code));
                 }
             }
         };
         self.work.notify_one();
-        self.durable(node, receiver).await.map_err(|code| match code {
-            ErrorCode::MessageTooLarge => ErrorCode::InvalidCommitOffsetSize,
-            code => code,
-        })
+        self.durable(node, receiver).await.map_err(of_a_commit)
     }
 
     /// Waits for a write, no longer than `offsets.commit.timeout.ms`.
@@ -440,5 +439,13 @@ impl Shard {
     /// How many groups it keeps.
     pub(crate) fn count(&self) -> usize {
         self.lock().groups.len()
+    }
+}
+
+/// What a commit is told where its records find no place.
+const fn of_a_commit(code: ErrorCode) -> ErrorCode {
+    match code {
+        ErrorCode::MessageTooLarge => ErrorCode::InvalidCommitOffsetSize,
+        code => code,
     }
 }

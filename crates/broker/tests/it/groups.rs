@@ -356,6 +356,24 @@ async fn what_cannot_be_committed_is_told_apart_and_the_rest_is_committed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_fits_no_batch_is_refused_by_its_name_and_leaves_no_group() {
+    let node = quick(&[("offset.metadata.max.bytes", "32000")]).await;
+    let mut client = node.client().await;
+    client.create_topic("t", 40, &[]).await;
+    coordinator(&mut client, "g").await;
+    let all: Vec<(&str, i32, i64)> = (0..40).map(|partition| ("t", partition, 1)).collect();
+    let mut request = commit_of("g", "", -1, &all);
+    for topic in &mut request.topics {
+        topic.partitions[0].committed_metadata = Some(text(&"m".repeat(30_000)));
+    }
+    let answer = client.call(9, &request).await;
+    let too_large = ErrorCode::InvalidCommitOffsetSize.code();
+    assert!(answer.topics.iter().all(|topic| topic.partitions[0].error_code == too_large), "{answer:?}");
+    assert_eq!(state(&mut client, "g").await, "Dead");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn offsets_of_what_nobody_reads_can_be_deleted() {
     let node = quick(&[]).await;
     let mut client = node.client().await;
