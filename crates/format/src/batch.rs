@@ -27,10 +27,11 @@ pub use build::{BatchBuilder, BuildError, ControlKind, NewHeader, NewRecord, con
 pub use header::{Attributes, BatchHeader};
 pub use records::{
     DecodedBatch, Header, Headers, Record, RecordError, RecordIter, RecordsReport, TimestampSpan,
-    check_plain_records, control_kind, validate_records,
+    check_plain_records, control_kind, records_of_times, validate_records,
 };
 pub use split::{
-    BatchError, BatchErrorKind, BatchLimits, BatchOrigin, BatchSplitter, batch_of_parts, split_batches,
+    BatchError, BatchErrorKind, BatchLimits, BatchOrigin, BatchSplitter, batch_of_parts, sent_batch,
+    split_batches,
 };
 
 use bytes::{Bytes, BytesMut};
@@ -84,6 +85,15 @@ impl RawBatch {
     pub fn set_log_append_time(&mut self, time: Timestamp) {
         self.header.set_log_append_time_fields(time);
         self.header.set_crc(self.computed_crc());
+    }
+
+    /// Takes back a producer's claim that the broker set the timestamps, as Kafka's broker does; elsewhere nothing is touched.
+    pub fn set_create_time(&mut self) {
+        let attributes = self.header.attributes();
+        if attributes.is_log_append_time() {
+            self.header.set_attributes(Attributes(attributes.0 & !Attributes::LOG_APPEND_TIME));
+            self.header.set_crc(self.computed_crc());
+        }
     }
 
     /// Makes the max timestamp that of the records, as Kafka's broker does, whatever the producer stated: look-ups by time go by

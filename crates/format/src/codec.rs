@@ -71,6 +71,24 @@ impl Codec {
         }
     }
 
+    /// Whether `bytes` begin as what this codec writes begins: all that can be told of them without decompression.
+    #[must_use]
+    pub fn begins(self, bytes: &[u8]) -> bool {
+        match self {
+            Self::None => true,
+            Self::Gzip => bytes.starts_with(&[0x1f, 0x8b]),
+            // Raw snappy begins with its length, which may be anything.
+            Self::Snappy => !bytes.is_empty(),
+            Self::Lz4 => bytes.starts_with(&[0x04, 0x22, 0x4d, 0x18]),
+            // A frame, or one of the sixteen that are to be skipped.
+            Self::Zstd => match bytes.first_chunk::<4>() {
+                Some([0x28, 0xb5, 0x2f, 0xfd]) => true,
+                Some([first, 0x2a, 0x4d, 0x18]) => first & 0xf0 == 0x50,
+                _ => false,
+            },
+        }
+    }
+
     /// The name in `compression.type`, except that this says `none` where the setting says `uncompressed`.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -102,6 +120,14 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+}
+
+impl Error {
+    /// Of bytes that do not begin as the codec's do.
+    pub(crate) fn not_begun(codec: Codec) -> Self {
+        let source = io::Error::new(io::ErrorKind::InvalidData, "it does not begin as such data does");
+        Self::Corrupt { codec, source }
+    }
 }
 
 /// Compresses `bytes` at the codec's default level.

@@ -49,7 +49,7 @@ pub struct Appended {
     pub base_offset: Offset,
     /// The offset of its last record, inclusive.
     pub last_offset: Offset,
-    /// The time that all its records were stamped with, for `LogAppendTime`.
+    /// The time that all its records were stamped with, for `LogAppendTime`; of a duplicate the original's largest.
     pub log_append_time: Option<Timestamp>,
     /// The log start offset at the append.
     pub log_start: Offset,
@@ -118,6 +118,13 @@ impl PartitionHandle {
             loop {
                 match partition.try_append(&request, &prepared) {
                     Err(Refusal::Backpressure) => partition.shared.log.append_room().await,
+                    Err(Refusal::Certain(AppendError::Refused(
+                        refusal @ AppendRefusal::TimestampOutOfBounds { now, .. },
+                    ))) => {
+                        let bounds = partition.settings().rules(false, false).timestamp_bounds;
+                        let indexes = prepare::out_of_time(partition, prepared.batch, bounds, now).await;
+                        return Err(AppendError::OutOfTime { refusal, indexes });
+                    }
                     Err(Refusal::Certain(refused)) => return Err(refused),
                     Ok(appended) => return Ok(appended),
                 }
@@ -210,7 +217,8 @@ impl Partition {
                 return Ok(Appended {
                     base_offset: original.base_offset,
                     last_offset: original.last_offset,
-                    log_append_time: rules.log_append_time.then_some(original.max_timestamp).flatten(),
+                    // Kafka's answer, whatever the topic's timestamps are.
+                    log_append_time: original.max_timestamp,
                     log_start,
                     duplicate: true,
                     ack,

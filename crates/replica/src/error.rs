@@ -16,19 +16,21 @@ pub enum AppendError {
     /// The bytes are no batch that may be appended; [`BatchError::kind`] says which of Kafka's errors it is.
     #[error(transparent)]
     Batch(#[from] BatchError),
-    /// `INVALID_RECORD`: a request carries exactly one batch for a partition.
-    #[error("exactly one record batch is expected, {count} were sent")]
-    BatchCount {
-        /// How many there are; 2 stands for more.
-        count: usize,
-    },
     /// `INVALID_RECORD`: records without a key on a compacted topic, by their index in the batch.
     #[error("{} records have no key on a compacted topic", indexes.len())]
     WithoutKey {
         /// Their places in the batch.
         indexes: Vec<u32>,
     },
-    /// `CORRUPT_MESSAGE`: the records do not decompress or do not parse.
+    /// `INVALID_TIMESTAMP`: records whose timestamps are out of the topic's bounds, by their index in the batch.
+    #[error("{refusal}")]
+    OutOfTime {
+        /// The timestamp that decided, and the broker's clock.
+        refusal: AppendRefusal,
+        /// Their places in the batch.
+        indexes: Vec<u32>,
+    },
+    /// `INVALID_RECORD`: the records do not decompress or do not parse.
     #[error("the records of the batch cannot be read: {0}")]
     Records(Arc<tidelog_format::batch::RecordError>),
     /// The partition's rules refuse the batch.

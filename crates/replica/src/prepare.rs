@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
-use tidelog_core::topic_config::TimestampType;
+use tidelog_core::{partition::TimestampBounds, topic_config::TimestampType};
 use tidelog_format::{
-    batch::{BatchLimits, RawBatch, TimestampSpan, check_plain_records, split_batches, validate_records},
+    batch::{
+        BatchError, BatchLimits, RawBatch, TimestampSpan, check_plain_records, records_of_times, sent_batch,
+        split_batches, validate_records,
+    },
     codec::Codec,
 };
-use tidelog_types::limits;
+use tidelog_types::{Timestamp, limits};
 
 use crate::{
     AppendError, AppendRequest, PartitionSettings,
@@ -19,7 +22,11 @@ use crate::{
 pub(crate) async fn prepare(partition: &Partition, request: &AppendRequest) -> Result<Prepared, AppendError> {
     let settings = partition.settings();
     let now = partition.shared.clock.wall();
-    let received = one_batch(request, &settings)?;
+    let mut received = one_batch(request, &settings)?;
+    if !request.internal && settings.topic.message_timestamp_type == TimestampType::CreateTime {
+        // Before the records are looked at: with the bit each would seem to have the time that the header states.
+        received.set_create_time();
+    }
     let work = Inspection::of(&received, request, &settings);
     let Inspected { mut batch, timestamps, looked_at, anew } = match work {
         None if request.internal => Inspected {
@@ -63,17 +70,48 @@ pub(crate) async fn prepare(partition: &Partition, request: &AppendRequest) -> R
 }
 
 fn one_batch(request: &AppendRequest, settings: &PartitionSettings) -> Result<RawBatch, AppendError> {
-    let limits = if request.internal {
-        BatchLimits::log()
-    } else {
-        BatchLimits::client(usize::try_from(settings.topic.max_message_bytes).unwrap_or(usize::MAX))
-    };
-    let mut batches = split_batches(request.records.clone(), &limits);
-    let batch = batches.next().ok_or(AppendError::BatchCount { count: 0 })??;
-    if batches.next().is_some() {
-        return Err(AppendError::BatchCount { count: 2 });
+    let records = request.records.clone();
+    if !request.internal {
+        let bytes_max = usize::try_from(settings.topic.max_message_bytes).unwrap_or(usize::MAX);
+        return Ok(sent_batch(records, bytes_max)?);
     }
-    Ok(batch)
+    let mut batches = split_batches(records, &BatchLimits::log());
+    let batch = batches.next().ok_or(BatchError::NotOne { count: 0 })??;
+    match batches.next() {
+        None => Ok(batch),
+        Some(_) => Err(BatchError::NotOne { count: 2 }.into()),
+    }
+}
+
+/// Which records of a refused batch are out of bounds: none are named where they cannot be read.
+pub(crate) async fn out_of_time(
+    partition: &Partition,
+    batch: RawBatch,
+    bounds: TimestampBounds,
+    now: Timestamp,
+) -> Vec<u32> {
+    let small = is_small(&batch);
+    let look = move || {
+        let refused = |timestamp_ms| !bounds.allow(timestamp_ms, now);
+        records_of_times(&batch, limits::DECOMPRESSED_BATCH_BYTES_MAX, refused).unwrap_or_default()
+    };
+    if small {
+        return look();
+    }
+    let _turn = partition.shared.codec_turns.acquire().await;
+    partition
+        .shared
+        .supervisor
+        .spawn_blocking("find records out of time", look)
+        .join()
+        .await
+        .unwrap_or_default()
+}
+
+/// Whether a look at the records is too little to leave this thread for: no codec, and few bytes.
+fn is_small(batch: &RawBatch) -> bool {
+    let plain = batch.header.attributes().codec() == Ok(Codec::None);
+    plain && batch.body.len() <= limits::INSPECTED_INLINE_BYTES_MAX
 }
 
 /// What must be looked at inside a batch, and what it must become.
@@ -106,10 +144,9 @@ impl Inspection {
         needed.then_some(Self { keys, recompress })
     }
 
-    /// Whether the work is too little to leave this thread for: no codec, and few bytes.
+    /// Whether the work is too little to leave this thread for.
     fn is_small(&self, batch: &RawBatch) -> bool {
-        let plain = batch.header.attributes().codec() == Ok(Codec::None);
-        plain && self.recompress.is_none() && batch.body.len() <= limits::INSPECTED_INLINE_BYTES_MAX
+        self.recompress.is_none() && is_small(batch)
     }
 
     fn run(self, batch: RawBatch) -> Result<Inspected, AppendError> {

@@ -240,6 +240,15 @@ impl Permit {
     pub fn shrink_to(&mut self, bytes: u64) {
         drop(self.split(self.bytes.saturating_sub(bytes)));
     }
+
+    /// Holds `bytes` from now on, even where that exceeds the capacity: what is counted is in memory already.
+    pub fn resize_to(&mut self, bytes: u64) {
+        if bytes <= self.bytes {
+            return self.shrink_to(bytes);
+        }
+        let more = self.shared.take(&mut self.shared.lock(), bytes - self.bytes);
+        self.merge(more);
+    }
 }
 
 impl fmt::Debug for Permit {

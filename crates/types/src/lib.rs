@@ -12,6 +12,7 @@ pub mod limits;
 mod ids;
 mod offsets;
 mod size;
+mod text;
 
 pub use ids::{
     BootId, BrokerId, BrokerIncarnation, ClaimId, ClusterId, DirectoryId, IdParseError, PartitionIndex,
@@ -19,3 +20,4 @@ pub use ids::{
 };
 pub use offsets::{LeaderEpoch, Offset, OffsetRange, Timestamp};
 pub use size::ByteSize;
+pub use text::shown;

@@ -46,6 +46,19 @@ pub const PRODUCERS_PER_PARTITION_MAX: usize = 10_000;
 /// for a session timeout, so that a client in a loop would fill the memory without it.
 pub const GROUP_PENDING_MEMBERS_MAX: usize = 10_000;
 
+/// Memory for what members of all groups of a node say of themselves, which is kept until their sessions end: some hundred thousand
+/// ordinary ones.
+pub const GROUP_MEMBERS_BYTES_MAX: u64 = 256 * 1024 * 1024;
+
+/// What members that say more than others may take of it beyond what ordinary ones would, so that they leave room for those.
+pub const GROUP_LARGE_MEMBERS_BYTES_MAX: u64 = 128 * 1024 * 1024;
+
+/// What an ordinary member says of itself at most: the names of some hundred topics.
+pub const GROUP_ORDINARY_MEMBER_BYTES_MAX: u64 = 16 * 1024;
+
+/// One regular expression of a subscription. Kafka has no bound; here it holds somebody's thread while it is compiled.
+pub const GROUP_PATTERN_BYTES_MAX: usize = 4 * 1024;
+
 /// Operations that may wait in one lane of the disk; one more is answered with an error. Journal, write-behind and
 /// checkpoints keep a few each: so many mean that the device no longer answers.
 pub const DISK_QUEUE_OPERATIONS_MAX: usize = 65_536;
@@ -62,6 +75,12 @@ pub const FEATURE_LEVEL: u16 = 1;
 
 /// Brokers that may ever register, and that may have dynamic configurations: each is held in every controller's memory.
 pub const BROKERS_MAX: usize = 1_000;
+
+/// Groups that may have settings of their own: each is held in every controller's memory, and anybody may name one.
+pub const GROUPS_WITH_SETTINGS_MAX: usize = 10_000;
+
+/// Bytes of the id of such a group: a longer one follows the broker's settings.
+pub const CONFIGURED_GROUP_ID_BYTES_MAX: usize = 1024;
 
 /// Listeners of one broker: each is part of every metadata answer.
 pub const LISTENERS_MAX: usize = 16;
@@ -137,3 +156,7 @@ pub const CODEC_TURNS: usize = 4;
 /// Partitions of one image that are created at one time: they share rounds of the journal, and one after another would take
 /// a sync each.
 pub const PARTITION_CREATIONS_IN_FLIGHT: usize = 64;
+
+/// Records of a refused batch that are named to its producer, at most. A small frame may hold millions of them, and each is named with
+/// a text.
+pub const RECORDS_NAMED_MAX: usize = 1_000;

@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 
-use crate::{DecodeError, EncodeError, Reader, Records, Str, StructSpec, Uuid, Writer};
+use crate::{
+    DecodeError, EncodeError, Reader, Records, Str, StructSpec, Uuid, Writer, reader::STRING_BYTES_MAX,
+};
 
 /// Where a value stands: what decides its encoding.
 #[derive(Debug, Clone, Copy)]
@@ -230,6 +232,12 @@ macro_rules! sized {
     };
 }
 
+/// Whether a field says to a person what is wrong. It may repeat what a client sent, with words around it: where that is more than
+/// a string holds its end is cut, since an answer without the end is worth more than none.
+fn is_prose(field: &str) -> bool {
+    field.ends_with("error_message")
+}
+
 const fn length_bytes_min(context: Context) -> usize {
     if context.flexible { 1 } else { 4 }
 }
@@ -256,8 +264,14 @@ impl Nullable for Str {
         writer: &mut Writer,
         context: Context,
     ) -> Result<(), EncodeError> {
-        writer.string_length(value.map(|text| text.as_bytes().len()), context)?;
-        writer.put(value.map_or(&[], |text| text.as_bytes()));
+        let bytes = value.map(|text| match &**text.as_bytes() {
+            long if long.len() > STRING_BYTES_MAX && is_prose(context.field) => {
+                &long[..text.floor_char_boundary(STRING_BYTES_MAX)]
+            }
+            bytes => bytes,
+        });
+        writer.string_length(bytes.map(<[u8]>::len), context)?;
+        writer.put(bytes.unwrap_or_default());
         Ok(())
     }
 }

@@ -36,6 +36,7 @@ impl Urgency {
     pub(crate) fn of(command: &Command, bytes: usize) -> Self {
         match command {
             Command::CreateTopic { .. }
+            | Command::AlterGroupConfigs { .. }
             | Command::CreatePartitions { .. }
             | Command::AllocateProducerIds { .. }
             | Command::SetFeatureLevel { .. } => Self::Growing,

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use thiserror::Error;
-use tidelog_types::{Offset, Timestamp};
+use tidelog_types::{Offset, Timestamp, limits};
 
 use super::{BatchHeader, ControlKind, RawBatch};
 use crate::{
@@ -256,7 +256,8 @@ pub struct RecordsReport {
     pub record_count: u32,
     /// Bytes of the records, uncompressed.
     pub records_bytes: usize,
-    /// Places in the batch of the records without a key, which a compacted topic refuses.
+    /// Places in the batch of the records without a key, which a compacted topic refuses; of the first
+    /// [`limits::RECORDS_NAMED_MAX`].
     pub without_key: Vec<u32>,
     /// Their timestamps; `None` where no record has one.
     pub timestamps: Option<TimestampSpan>,
@@ -302,7 +303,7 @@ pub fn validate_records(batch: &RawBatch, bytes_max: usize) -> Result<RecordsRep
     let decoded = DecodedBatch::new(batch, bytes_max)?;
     let mut report = RecordsReport { records_bytes: decoded.records_bytes(), ..RecordsReport::default() };
     for_each(&decoded, |index, taken| {
-        if taken.record.key.is_none() {
+        if taken.record.key.is_none() && report.without_key.len() < limits::RECORDS_NAMED_MAX {
             report.without_key.push(index);
         }
         report.timestamps = TimestampSpan::reaching(report.timestamps, taken.timestamp_ms);
@@ -329,13 +330,38 @@ fn for_each<'a>(
     Ok(())
 }
 
+/// Places in a batch of the records whose timestamp is refused, of the first [`limits::RECORDS_NAMED_MAX`]; a record without one is
+/// not.
+///
+/// # Errors
+/// The records cannot be read.
+pub fn records_of_times(
+    batch: &RawBatch,
+    bytes_max: usize,
+    refused: impl Fn(i64) -> bool,
+) -> Result<Vec<u32>, RecordError> {
+    let decoded = DecodedBatch::new(batch, bytes_max)?;
+    let mut places = Vec::new();
+    for_each(&decoded, |index, taken| {
+        let is_refused = taken.timestamp_ms != TimestampSpan::NONE && refused(taken.timestamp_ms);
+        if is_refused && places.len() < limits::RECORDS_NAMED_MAX {
+            places.push(index);
+        }
+    })?;
+    Ok(places)
+}
+
 /// Checks the records of a producer's batch that are not compressed, as [`validate_records`] does, without an allocation, and gives
-/// their timestamps. Compressed ones are not looked at: what their header states is given.
+/// their timestamps. Of compressed ones only the beginning of their stream is looked at: what their header states is given.
 ///
 /// # Errors
 /// What is wrong with the first bad record; the batch is refused whole.
 pub fn check_plain_records(batch: &RawBatch) -> Result<Option<TimestampSpan>, RecordError> {
-    if batch.header.attributes().codec() != Ok(Codec::None) {
+    let codec = batch.header.attributes().codec().map_err(|id| RecordError::UnknownCodec { id })?;
+    if codec != Codec::None {
+        if !codec.begins(&batch.body) {
+            return Err(codec::Error::not_begun(codec).into());
+        }
         return Ok(TimestampSpan::stated(&batch.header));
     }
     let decoded = DecodedBatch { header: batch.header, records: Cow::Borrowed(&batch.body[..]) };

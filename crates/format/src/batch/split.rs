@@ -6,6 +6,12 @@ use tidelog_types::limits::BATCH_HEADER_BYTES;
 
 use super::{BatchHeader, LENGTH_PREFIX_BYTES, RawBatch};
 
+/// Where the magic number stands, in every format.
+const MAGIC_AT: usize = 16;
+
+/// What the length field of a message of format 0 counts at least; Kafka takes less for damage, whatever the format.
+const LEGACY_LENGTH_MIN: usize = 14;
+
 /// Where batches come from, which decides what they may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchOrigin {
@@ -45,20 +51,22 @@ pub enum BatchErrorKind {
     Corrupt,
     /// INVALID_RECORD: the producer made a batch that no broker takes.
     InvalidRecord,
-    /// UNSUPPORTED_FOR_MESSAGE_FORMAT: an older format.
-    UnsupportedFormat,
     /// UNSUPPORTED_COMPRESSION_TYPE.
     UnsupportedCodec,
     /// MESSAGE_TOO_LARGE.
     TooLarge,
-    /// INVALID_TIMESTAMP.
-    InvalidTimestamp,
 }
 
 /// Why a batch is refused. None of these is fixed by sending the same bytes again, but [`BatchErrorKind::Corrupt`]
 /// may be by sending them anew.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum BatchError {
+    /// A producer sends one batch for a partition.
+    #[error("exactly one record batch is expected, {count} were sent")]
+    NotOne {
+        /// How many there are; 2 stands for more.
+        count: usize,
+    },
     /// Fewer bytes than a header.
     #[error("a batch header needs 61 bytes, {bytes} are left")]
     HeaderCut {
@@ -139,9 +147,6 @@ pub enum BatchError {
     /// A transaction without a producer id.
     #[error("a transactional batch has no producer id")]
     TransactionWithoutProducer,
-    /// A producer's batch with the broker's timestamp type.
-    #[error("a producer cannot set the timestamp type to LogAppendTime")]
-    LogAppendTime,
 }
 
 impl BatchError {
@@ -153,10 +158,12 @@ impl BatchError {
                 BatchErrorKind::Corrupt
             }
             Self::TooLarge { .. } => BatchErrorKind::TooLarge,
-            Self::Magic { .. } => BatchErrorKind::UnsupportedFormat,
+            // The formats before this one are refused as records, as Kafka does, and what was never a format as damage.
+            Self::Magic { magic: 0 | 1 } => BatchErrorKind::InvalidRecord,
+            Self::Magic { .. } => BatchErrorKind::Corrupt,
             Self::Codec { .. } => BatchErrorKind::UnsupportedCodec,
-            Self::LogAppendTime => BatchErrorKind::InvalidTimestamp,
-            Self::Count { .. }
+            Self::NotOne { .. }
+            | Self::Count { .. }
             | Self::BaseOffset { .. }
             | Self::Control
             | Self::Producer { .. }
@@ -171,6 +178,36 @@ impl BatchError {
 #[must_use]
 pub fn split_batches(bytes: Bytes, limits: &BatchLimits) -> BatchSplitter {
     BatchSplitter { rest: bytes, position: 0, limits: *limits, failed: false }
+}
+
+/// The one batch that a producer sent, checked as [`split_batches`] does. As in Kafka, what ends early is no batch: not the
+/// first, and behind a whole one it is passed over.
+///
+/// # Errors
+/// There is none or more than one, or it is not valid.
+pub fn sent_batch(bytes: Bytes, batch_bytes_max: usize) -> Result<RawBatch, BatchError> {
+    let (size, magic) = whole_batch(&bytes)?.ok_or(BatchError::NotOne { count: 0 })?;
+    if magic != BatchHeader::MAGIC {
+        return Err(BatchError::Magic { magic });
+    }
+    if whole_batch(&bytes[size..])?.is_some() {
+        return Err(BatchError::NotOne { count: 2 });
+    }
+    let limits = BatchLimits::client(batch_bytes_max);
+    BatchSplitter::take(&mut split_batches(bytes.slice(..size), &limits))
+}
+
+/// Bytes and magic number of the batch, of whatever format, at the beginning of `bytes`; `None`: they do not hold a whole one.
+fn whole_batch(bytes: &[u8]) -> Result<Option<(usize, i8)>, BatchError> {
+    let field = bytes.get(LENGTH_PREFIX_BYTES - 4..).and_then(|rest| rest.first_chunk::<4>());
+    let Some(length) = field.map(|field| i32::from_be_bytes(*field)) else { return Ok(None) };
+    let stated = usize::try_from(length).ok().filter(|length| *length >= LEGACY_LENGTH_MIN);
+    let stated = stated.ok_or(BatchError::Length { length })? + LENGTH_PREFIX_BYTES;
+    let Some(magic) = bytes.get(MAGIC_AT).map(|byte| byte.cast_signed()) else { return Ok(None) };
+    if !(0..=BatchHeader::MAGIC).contains(&magic) {
+        return Err(BatchError::Magic { magic });
+    }
+    Ok((stated <= bytes.len()).then_some((stated, magic)))
 }
 
 /// One batch of which the header lies apart from the body, checked as [`split_batches`] does. Nothing is copied.
@@ -193,7 +230,7 @@ fn stated(bytes: &[u8], limits: &BatchLimits) -> Result<(BatchHeader, usize), Ba
     let header = BatchHeader::peek(bytes).ok_or(BatchError::HeaderCut { bytes: bytes.len() });
     // The magic number stands at the same place in all formats, and older ones can be shorter than 61 bytes.
     if let Some(magic) =
-        bytes.get(16).map(|byte| byte.cast_signed()).filter(|magic| *magic != BatchHeader::MAGIC)
+        bytes.get(MAGIC_AT).map(|byte| byte.cast_signed()).filter(|magic| *magic != BatchHeader::MAGIC)
     {
         return Err(BatchError::Magic { magic });
     }
@@ -264,11 +301,7 @@ fn check(batch: &RawBatch, origin: BatchOrigin) -> Result<(), BatchError> {
         return Err(BatchError::Control);
     }
     check_counts(header, origin)?;
-    check_producer(header, origin)?;
-    if origin == BatchOrigin::Client && header.attributes().is_log_append_time() {
-        return Err(BatchError::LogAppendTime);
-    }
-    Ok(())
+    check_producer(header)
 }
 
 fn check_counts(header: &BatchHeader, origin: BatchOrigin) -> Result<(), BatchError> {
@@ -291,20 +324,15 @@ fn check_counts(header: &BatchHeader, origin: BatchOrigin) -> Result<(), BatchEr
     if offset_fits { Ok(()) } else { Err(BatchError::BaseOffset { base_offset }) }
 }
 
-fn check_producer(header: &BatchHeader, origin: BatchOrigin) -> Result<(), BatchError> {
-    let producer_id = header.producer_id_raw();
-    let epoch = header.producer_epoch();
-    let fits = match header.producer_id() {
-        // A control batch has no sequence, and neither have batches that compaction rewrote for a plain producer.
-        Some(_) => epoch.is_some() && (header.base_sequence().is_some() || header.attributes().is_control()),
-        // Without a producer id the sequence says nothing: aiokafka sends 0, and Kafka takes it.
-        None => origin == BatchOrigin::Log || producer_id == -1,
-    };
-    if !fits {
+/// Of an idempotent producer's batch Kafka asks for a sequence, and a control batch has none. Without an id the sequence says
+/// nothing (aiokafka sends 0), and without an epoch the id does not.
+fn check_producer(header: &BatchHeader) -> Result<(), BatchError> {
+    let sequence = header.base_sequence();
+    if header.producer_id().is_some() && sequence.is_none() && !header.attributes().is_control() {
         return Err(BatchError::Producer {
-            producer_id,
-            producer_epoch: epoch.map(|epoch| epoch.0),
-            base_sequence: header.base_sequence(),
+            producer_id: header.producer_id_raw(),
+            producer_epoch: header.producer_epoch().map(|epoch| epoch.0),
+            base_sequence: sequence,
         });
     }
     if header.attributes().is_transactional() && header.producer_id().is_none() {

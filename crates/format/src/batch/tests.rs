@@ -104,8 +104,12 @@ fn log_append_time_is_the_time_of_every_record() {
     let decoded = DecodedBatch::new(&batch, 1 << 20).unwrap();
     let times: Vec<_> = decoded.iter().map(|record| record.unwrap().timestamp).collect();
     assert_eq!(times, [at(5_000); 3]);
-    assert_eq!(refused(&batch).kind(), BatchErrorKind::InvalidTimestamp);
     assert!(split_batches(batch.to_bytes(), &BatchLimits::log()).all(|batch| batch.is_ok()));
+    // A producer may not say so, and its own times come back.
+    batch.set_create_time();
+    assert!(batch.crc_is_valid() && !batch.header.attributes().is_log_append_time());
+    let decoded = DecodedBatch::new(&batch, 1 << 20).unwrap();
+    assert!(decoded.iter().all(|record| record.unwrap().timestamp != at(5_000)));
 }
 
 #[test]
@@ -152,7 +156,7 @@ fn a_sequence_without_a_producer_id_says_nothing() {
 
 #[test]
 fn every_disagreement_of_a_producers_batch_has_its_kafka_error() {
-    use BatchErrorKind::{Corrupt, InvalidRecord, TooLarge, UnsupportedCodec, UnsupportedFormat};
+    use BatchErrorKind::{Corrupt, InvalidRecord, TooLarge, UnsupportedCodec};
     let good = builder().build().unwrap();
     let size = i32::try_from(good.size()).unwrap();
     type Change = Box<dyn Fn(&mut BatchHeader)>;
@@ -166,8 +170,6 @@ fn every_disagreement_of_a_producers_batch_has_its_kafka_error() {
         (InvalidRecord, Box::new(|h| h.set_attributes(Attributes(Attributes::CONTROL)))),
         (InvalidRecord, Box::new(|h| h.set_attributes(Attributes(Attributes::TRANSACTIONAL)))),
         (InvalidRecord, Box::new(|h| h.set_producer(7, 0, -1))),
-        (InvalidRecord, Box::new(|h| h.set_producer(7, -1, 0))),
-        (InvalidRecord, Box::new(|h| h.set_producer(-2, -1, -1))),
         (UnsupportedCodec, Box::new(|h| h.set_attributes(Attributes(5)))),
         (UnsupportedCodec, Box::new(|h| h.set_attributes(Attributes(7)))),
         (Corrupt, Box::new(|h| h.set_length(48))),
@@ -178,18 +180,63 @@ fn every_disagreement_of_a_producers_batch_has_its_kafka_error() {
     for (index, (kind, change)) in cases.iter().enumerate() {
         assert_eq!(refused(&changed(&good, change)).kind(), *kind, "case {index}");
     }
-    for magic in [0_u8, 1, 3, 255] {
+    for (magic, kind) in [(0_u8, InvalidRecord), (1, InvalidRecord), (3, Corrupt), (255, Corrupt)] {
         let mut bytes = good.to_bytes().to_vec();
         bytes[16] = magic;
-        assert_eq!(client(bytes.into()).remove(0).unwrap_err().kind(), UnsupportedFormat);
+        assert_eq!(client(bytes.clone().into()).remove(0).unwrap_err().kind(), kind);
+        assert_eq!(sent_batch(bytes.into(), 1 << 20).unwrap_err().kind(), kind);
     }
     // A message of format 1 is shorter than a header of format 2.
     let mut old = vec![0; 34];
-    old[16] = 1;
-    assert_eq!(client(old.into()).remove(0).unwrap_err().kind(), UnsupportedFormat);
+    (old[11], old[16]) = (22, 1);
+    assert_eq!(client(old.clone().into()).remove(0).unwrap_err().kind(), InvalidRecord);
+    assert_eq!(sent_batch(old.into(), 1 << 20), Err(BatchError::Magic { magic: 1 }));
+    // A producer that says something of itself, and not enough for it to matter.
+    for (id, epoch, sequence) in [(-2, 3, 5), (7, -1, 0), (-1, 0, 0)] {
+        let batch = changed(&good, |h| h.set_producer(id, epoch, sequence));
+        assert_eq!(client(batch.to_bytes()), [Ok(batch.clone())]);
+        assert!(split_batches(batch.to_bytes(), &BatchLimits::log()).all(|batch| batch.is_ok()));
+    }
     let limits = BatchLimits::client(good.size() - 1);
     let error = split_batches(good.to_bytes(), &limits).next().unwrap().unwrap_err();
     assert_eq!(error, BatchError::TooLarge { bytes: good.size(), bytes_max: good.size() - 1 });
+}
+
+#[test]
+fn a_producer_sends_one_whole_batch_and_what_ends_early_is_none() {
+    let good = builder().build().unwrap();
+    let bytes = good.to_bytes();
+    let sent = |parts: &[&[u8]]| sent_batch(parts.concat().into(), 1 << 20);
+    let none = Err(BatchError::NotOne { count: 0 });
+    for cut in [0, 11, 16, 40, 70, bytes.len() - 1] {
+        assert_eq!(sent(&[&bytes[..cut]]), none, "{cut} bytes");
+    }
+    assert_eq!(sent(&[&bytes]), Ok(good.clone()));
+    // Behind it: nothing that could be one, one that ends early, one that cannot be, and one.
+    assert_eq!(sent(&[&bytes, &[0; 4]]), Ok(good.clone()));
+    assert_eq!(sent(&[&bytes, &bytes[..40]]), Ok(good));
+    assert_eq!(sent(&[&bytes, &[0; 12]]), Err(BatchError::Length { length: 0 }));
+    assert_eq!(sent(&[&bytes, &bytes]), Err(BatchError::NotOne { count: 2 }));
+    let mut huge = bytes.to_vec();
+    huge[8..12].copy_from_slice(&i32::MAX.to_be_bytes());
+    assert_eq!(sent(&[&huge]), none);
+}
+
+#[test]
+fn a_compressed_batch_whose_stream_is_another_codecs_is_found_without_decompression() {
+    for codec in Codec::ALL {
+        let batch = builder().codec(codec).build().unwrap();
+        assert!(check_plain_records(&batch).is_ok(), "{codec:?}");
+        assert!(codec == Codec::None || !codec.begins(b""), "{codec:?}");
+    }
+    let plain = builder().build().unwrap();
+    for codec in [Codec::Gzip, Codec::Lz4, Codec::Zstd] {
+        let lie = changed(&plain, |h| h.set_attributes(Attributes(codec.id().into())));
+        assert!(matches!(check_plain_records(&lie), Err(RecordError::Decompress(_))), "{codec:?}");
+    }
+    assert!(
+        Codec::Zstd.begins(&[0x5f, 0x2a, 0x4d, 0x18, 0]) && !Codec::Zstd.begins(&[0x4f, 0x2a, 0x4d, 0x18])
+    );
 }
 
 #[test]
@@ -365,4 +412,16 @@ proptest! {
         let _ = validate_records(&batch, 1000);
         let _ = control_kind(&batch);
     }
+}
+
+#[test]
+fn of_millions_of_bad_records_a_thousand_are_named() {
+    let record = NewRecord { timestamp: at(7_000), key: None, value: None, headers: &[] };
+    let many = (0..5_000).fold(BatchBuilder::new(Offset::ZERO), |batch, _| batch.record(&record));
+    let batch = many.codec(Codec::Zstd).build().unwrap();
+    let named = records_of_times(&batch, 1 << 20, |time| time > 6_000).unwrap();
+    assert_eq!((named.len(), named[0], named[999]), (1_000, 0, 999));
+    let report = validate_records(&batch, 1 << 20).unwrap();
+    assert_eq!((report.record_count, report.without_key.len()), (5_000, 1_000));
+    assert!(records_of_times(&batch, 1 << 20, |time| time > 7_000).unwrap().is_empty());
 }

@@ -6,7 +6,8 @@ use tidelog_core::{
 };
 use tidelog_format::{
     batch::{
-        BATCH_HEADER_BYTES, BatchBuilder, BatchErrorKind, BatchHeader, DecodedBatch, NewRecord, RawBatch,
+        BATCH_HEADER_BYTES, BatchBuilder, BatchError, BatchErrorKind, BatchHeader, DecodedBatch, NewRecord,
+        RawBatch,
     },
     codec::Codec,
 };
@@ -198,17 +199,27 @@ fn what_breaks_a_rule_is_refused_and_leaves_nothing() {
                 *flipped.last_mut().unwrap() ^= 1;
                 let corrupt = refused(flipped.into()).await;
                 assert!(matches!(&corrupt, AppendError::Batch(error) if error.kind() == BatchErrorKind::Corrupt));
-                assert!(matches!(refused(bytes::Bytes::new()).await, AppendError::BatchCount { count: 0 }));
+                assert!(matches!(refused(bytes::Bytes::new()).await, AppendError::Batch(BatchError::NotOne { count: 0 })));
                 let two = [sent(timed(&[(now, "a")])), sent(timed(&[(now, "b")]))].concat();
-                assert!(matches!(refused(two.into()).await, AppendError::BatchCount { count: 2 }));
+                assert!(matches!(refused(two.into()).await, AppendError::Batch(BatchError::NotOne { count: 2 })));
                 // The second record is too old, the first one is not.
                 let old = refused(sent(timed(&[(now, "a"), (now - 60_000, "b")]))).await;
+                let AppendError::OutOfTime { refusal, indexes } = old else { panic!("{old:?}") };
                 assert!(matches!(
-                    old,
-                    AppendError::Refused(AppendRefusal::TimestampOutOfBounds { timestamp_ms, .. }) if timestamp_ms == time(now - 60_000).to_wire()
+                    refusal,
+                    AppendRefusal::TimestampOutOfBounds { timestamp_ms, .. } if timestamp_ms == time(now - 60_000).to_wire()
                 ));
+                assert_eq!(indexes, [1]);
                 let future = refused(sent(timed(&[(now + 7_200_000, "a")]))).await;
-                assert!(matches!(future, AppendError::Refused(AppendRefusal::TimestampOutOfBounds { .. })));
+                assert!(matches!(&future, AppendError::OutOfTime { indexes, .. } if *indexes == [0]), "{future:?}");
+                // A producer's claim that the broker set the time does not hide what the record says.
+                let mut claims = sent(timed(&[(now + 7_200_000, "a")])).to_vec();
+                claims[22] |= 8;
+                claims[35..43].copy_from_slice(&(-1_i64).to_be_bytes());
+                let crc = tidelog_format::crc::crc32c(&claims[21..]);
+                claims[17..21].copy_from_slice(&crc.to_be_bytes());
+                let hidden = refused(claims.into()).await;
+                assert!(matches!(&hidden, AppendError::OutOfTime { indexes, .. } if *indexes == [0]), "{hidden:?}");
                 assert_eq!(partition.snapshot().log_end, Offset::ZERO);
 
                 node.configure(&partition, "min.insync.replicas", "2").await;
@@ -276,7 +287,7 @@ fn what_a_header_states_of_its_records_timestamps_is_not_believed() {
                     append(&partition, stating(timed(&[(now, "f"), (far, "g")]), stated), Acks::All).await;
                 assert!(matches!(
                     refused,
-                    Err(AppendError::Refused(AppendRefusal::TimestampOutOfBounds { .. }))
+                    Err(AppendError::OutOfTime { indexes, .. }) if indexes == [1]
                 ));
                 assert_eq!(partition.snapshot().log_end, offset(5));
                 node.stop().await;

@@ -238,3 +238,26 @@ fn text_is_shared_and_compares_as_text() {
     assert!(text < *"p");
     assert_eq!(Str::from_utf8(Bytes::from_static(&[0xc3, 0x28])), Err(DecodeError::NotUtf8));
 }
+
+#[test]
+fn what_says_what_is_wrong_is_cut_to_a_string_and_nothing_else_is() {
+    let long = "ü".repeat(20_000);
+    // After one byte a character ends with the longest string; without it half of one would be left.
+    for (text, left) in [(format!("x{long}"), 32_767), (long.clone(), 32_766)] {
+        let error_message = Some(text.as_str().into());
+        let compact = messages::ConsumerGroupHeartbeatResponse { error_message, ..Default::default() };
+        let mut writer = Writer::new();
+        compact.encode(1, &mut writer).unwrap();
+        let read = messages::ConsumerGroupHeartbeatResponse::from_bytes(writer.into_bytes(), 1).unwrap();
+        assert_eq!(read.error_message.as_deref(), Some(&text[..left]));
+        let error_message = Some(text.as_str().into());
+        let plain = messages::FindCoordinatorResponse { error_message, ..Default::default() };
+        let mut writer = Writer::new();
+        plain.encode(2, &mut writer).unwrap();
+        let read = messages::FindCoordinatorResponse::from_bytes(writer.into_bytes(), 2).unwrap();
+        assert_eq!(read.error_message.as_deref(), Some(&text[..left]));
+    }
+    let other = messages::HeartbeatRequest { group_id: long.as_str().into(), ..Default::default() };
+    let refused = other.encode(4, &mut Writer::new());
+    assert_eq!(refused, Err(EncodeError::TooLong { field: "group_id", length: long.len() }));
+}
