@@ -206,7 +206,10 @@ pub fn plan_list_offsets(
         ListOffsetsPlan::Known(ListedOffset {
             offset: Some(offset),
             timestamp: None,
-            leader_epoch: snapshot.epoch_of(offset),
+            leader_epoch: snapshot
+                .epoch_of(offset)
+                // What comes next is of the epoch that is.
+                .or_else(|| (offset >= snapshot.log_end).then_some(snapshot.leader_epoch)),
         })
     };
     let none = ListOffsetsPlan::Known(ListedOffset::default());

@@ -1,6 +1,6 @@
-//! Configuration of topics and brokers: keys, types, defaults, checks and their resolved form.
+//! Configuration of topics, brokers and groups: keys, types, defaults, checks and their resolved form.
 //!
-//! **Owns** the tables of keys ([`TOPIC_KEYS`], [`broker_keys`]), the order in which a value is looked for (topic, this
+//! **Owns** the tables of keys ([`TOPIC_KEYS`], [`broker_keys`], [`GROUP_SETTINGS`]), the order in which a value is looked for (topic, this
 //! broker, all brokers, the broker's file, default), Kafka's texts of refusal, and [`TopicConfig`], the typed form that the
 //! rest of the system acts on.
 //!
@@ -13,6 +13,7 @@ mod broker_keys;
 mod check;
 mod describe;
 mod group_keys;
+mod group_settings;
 mod idle_keys;
 mod keys;
 mod resources;
@@ -21,14 +22,17 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+use tidelog_types::shown;
+
 pub use self::{
-    broker_keys::{broker_key, broker_keys, has_effect},
+    broker_keys::{broker_key, broker_keys, has_effect, is_of_one_broker},
     check::{ConfigError, check},
     describe::{
         Description, Source, SynonymValue, describe_broker, describe_broker_defaults, describe_topic,
     },
+    group_settings::{GROUP_SETTINGS, check_group, describe_group, group_key},
     keys::{ConfigType, Key, Rule, SEGMENT_BYTES_MIN, Synonym, TOPIC_KEYS, topic_key},
-    resources::{describe_client_metrics, describe_group, is_client_metrics_key, is_group_key},
+    resources::{describe_client_metrics, is_client_metrics_key},
 };
 
 /// What is set for a broker, by where it is set. Every value was checked with [`check`] when it came in.
@@ -116,6 +120,7 @@ impl BrokerSettings {
             .map(|(least, most)| ConfigError::Conflict {
                 text: format!("{most} must be greater than or equal to {least}"),
             })
+            .chain(group_keys::protocol_disorder(self))
             .collect()
     }
 }
@@ -125,8 +130,8 @@ impl BrokerSettings {
 /// # Errors
 /// Kafka's words for what is wrong.
 pub fn check_broker_value(name: &str, value: &str, dynamic: bool) -> Result<(), ConfigError> {
-    let key = broker_key(name)
-        .ok_or_else(|| ConfigError::UnknownBrokerKey { key: name.chars().take(256).collect() })?;
+    let key =
+        broker_key(name).ok_or_else(|| ConfigError::UnknownBrokerKey { key: shown(name).to_owned() })?;
     if dynamic && key.read_only {
         return Err(ConfigError::ReadOnly { key: name.to_owned() });
     }
@@ -315,7 +320,7 @@ impl TopicConfig {
             .iter()
             .filter_map(|(name, value)| match topic_key(name) {
                 Some(key) => check(key, value).err(),
-                None => Some(ConfigError::UnknownTopicKey { key: name.chars().take(256).collect() }),
+                None => Some(ConfigError::UnknownTopicKey { key: shown(name).to_owned() }),
             })
             .collect();
         if errors.is_empty() {

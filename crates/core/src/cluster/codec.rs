@@ -24,7 +24,8 @@ use super::{
 
 const COMMAND_VERSION: u8 = 1;
 const SNAPSHOT_MAGIC: &[u8; 8] = b"TIDECLST";
-const SNAPSHOT_VERSION: u16 = 1;
+/// The newest version: as version 1, and then the settings of groups.
+const SNAPSHOT_VERSION: u16 = 2;
 const SNAPSHOT_HEADER_BYTES: usize = 20;
 
 impl Command {
@@ -61,9 +62,15 @@ impl ClusterState {
     pub fn encode_snapshot(&self) -> Vec<u8> {
         let mut payload = Vec::new();
         self.put(&mut payload);
+        // As long as no group has settings an older build can read it.
+        let groups = &self.image.group_configs;
+        let version = if groups.is_empty() { 1 } else { SNAPSHOT_VERSION };
+        if version > 1 {
+            groups.put(&mut payload);
+        }
         let mut out = Vec::with_capacity(payload.len().saturating_add(SNAPSHOT_HEADER_BYTES + 4));
         out.extend_from_slice(SNAPSHOT_MAGIC);
-        out.extend_from_slice(&SNAPSHOT_VERSION.to_be_bytes());
+        out.extend_from_slice(&version.to_be_bytes());
         out.extend_from_slice(&0_u16.to_be_bytes());
         out.extend_from_slice(&u64::try_from(payload.len()).expect("it is in memory").to_be_bytes());
         out.extend_from_slice(&payload);
@@ -83,7 +90,7 @@ impl ClusterState {
         }
         let version = reader.bytes(2, "a snapshot's version")?;
         let version = u16::from_be_bytes(version.try_into().expect("two bytes were taken"));
-        if version != SNAPSHOT_VERSION {
+        if !(1..=SNAPSHOT_VERSION).contains(&version) {
             return Err(DecodeError::Version { found: version, known: SNAPSHOT_VERSION });
         }
         if reader.bytes(2, "a snapshot's reserved field")? != [0, 0] {
@@ -99,7 +106,12 @@ impl ClusterState {
         if crc32c(&bytes[..bytes.len() - 4]).to_be_bytes() != crc {
             return Err(DecodeError::Envelope { what: "the CRC does not match" });
         }
-        let state: Self = super::persist::from_bytes(payload)?;
+        let mut reader = Reader::new(payload);
+        let mut state = Self::take(&mut reader)?;
+        if version > 1 {
+            state.image.group_configs = Persist::take(&mut reader)?;
+        }
+        reader.finish()?;
         state.check().map_err(|_| DecodeError::Envelope { what: "the state breaks an invariant" })?;
         Ok(state)
     }
@@ -210,6 +222,7 @@ persist_enum!(Command {
     14 => DeletionDone { items },
     15 => Tick { elapsed_ms },
     16 => SetFeatureLevel { level },
+    17 => AlterGroupConfigs { group, changes },
 });
 
 persist_struct!(SegmentObjectId { base, leader_epoch, upload });

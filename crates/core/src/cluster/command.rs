@@ -70,6 +70,13 @@ pub enum Command {
         /// In order; a later change of a key wins.
         changes: Vec<(String, ConfigChange)>,
     },
+    /// Sets and deletes settings of one group, all together.
+    AlterGroupConfigs {
+        /// Its id; there need not be such a group.
+        group: String,
+        /// In order; a later change of a key wins.
+        changes: Vec<(String, ConfigChange)>,
+    },
     /// Takes the next block of producer ids; each proposal that applies takes another.
     AllocateProducerIds {
         /// Who takes it.

@@ -140,6 +140,7 @@ pub struct MetadataImage {
     pub now_ms: u64,
     pub(super) brokers: Arc<BTreeMap<BrokerId, Arc<BrokerImage>>>,
     pub(super) broker_configs: Arc<BTreeMap<Option<BrokerId>, BTreeMap<String, String>>>,
+    pub(super) group_configs: Arc<BTreeMap<String, BTreeMap<String, String>>>,
     pub(super) topics: Arc<BTreeMap<TopicId, Arc<TopicImage>>>,
     pub(super) names: Arc<BTreeMap<TopicName, TopicId>>,
     pub(super) deletions: Arc<DeletionQueue>,
@@ -156,6 +157,7 @@ impl MetadataImage {
             now_ms: 0,
             brokers: Arc::default(),
             broker_configs: Arc::default(),
+            group_configs: Arc::default(),
             topics: Arc::default(),
             names: Arc::default(),
             deletions: Arc::default(),
@@ -217,6 +219,12 @@ impl MetadataImage {
     #[must_use]
     pub fn broker_configs(&self, broker: Option<BrokerId>) -> Option<&BTreeMap<String, String>> {
         self.broker_configs.get(&broker)
+    }
+
+    /// The settings of every group that has some of its own, by its id. A clone shares them.
+    #[must_use]
+    pub const fn group_configs(&self) -> &Arc<BTreeMap<String, BTreeMap<String, String>>> {
+        &self.group_configs
     }
 
     /// The overrides of one resource; `None` where the topic is not known or a broker has none.

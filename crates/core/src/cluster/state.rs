@@ -92,6 +92,7 @@ impl ClusterState {
                 self.create_partitions(*topic_id, *partition_count, assignments)
             }
             Command::AlterConfigs { resource, changes } => self.alter_configs(*resource, changes),
+            Command::AlterGroupConfigs { group, changes } => self.alter_group_configs(group, changes),
             Command::AllocateProducerIds { broker, incarnation } => {
                 self.allocate_producer_ids(*broker, *incarnation)
             }
@@ -179,13 +180,7 @@ impl ClusterState {
             }
             ConfigResource::ClusterDefault {} => self.image.broker_configs(None).cloned().unwrap_or_default(),
         };
-        for (key, change) in changes {
-            match change {
-                ConfigChange::Set { value } => drop(configs.insert(key.clone(), value.clone())),
-                ConfigChange::Delete {} => drop(configs.remove(key)),
-            }
-        }
-        check_configs(&configs)?;
+        change_configs(&mut configs, changes)?;
         match resource {
             ConfigResource::Topic { topic_id } => self.set_topic_configs(topic_id, configs),
             ConfigResource::Broker { broker } => self.set_broker_configs(Some(broker), configs)?,
@@ -221,6 +216,35 @@ impl ClusterState {
             drop(all.insert(broker, configs))
         }
         Ok(())
+    }
+
+    fn alter_group_configs(
+        &mut self,
+        group: &str,
+        changes: &[(String, ConfigChange)],
+    ) -> Result<Outcome, Refusal> {
+        let known = self.image.group_configs.get(group);
+        if known.is_none() && self.image.group_configs.len() >= limits::GROUPS_WITH_SETTINGS_MAX {
+            return Err(Refusal::TooMuch {
+                what: "groups with settings",
+                most: limits::GROUPS_WITH_SETTINGS_MAX,
+            });
+        }
+        if group.len() > limits::CONFIGURED_GROUP_ID_BYTES_MAX {
+            return Err(Refusal::TooMuch {
+                what: "bytes of a group's id",
+                most: limits::CONFIGURED_GROUP_ID_BYTES_MAX,
+            });
+        }
+        let mut configs = known.cloned().unwrap_or_default();
+        change_configs(&mut configs, changes)?;
+        let all = Arc::make_mut(&mut self.image.group_configs);
+        if configs.is_empty() {
+            drop(all.remove(group));
+        } else {
+            drop(all.insert(group.to_owned(), configs));
+        }
+        Ok(Outcome::Done)
     }
 
     pub(super) fn topic(&self, topic_id: TopicId) -> Result<&Arc<TopicImage>, Refusal> {
@@ -342,6 +366,19 @@ pub(super) fn names_live_object(partition: &PartitionImage, target: &DeletionTar
 /// Whether a topic with these overrides is tiered.
 pub(super) fn is_tiered(configs: &BTreeMap<String, String>) -> bool {
     configs.get(REMOTE_STORAGE_ENABLE).is_none_or(|value| value.trim().eq_ignore_ascii_case("true"))
+}
+
+fn change_configs(
+    configs: &mut BTreeMap<String, String>,
+    changes: &[(String, ConfigChange)],
+) -> Result<(), Refusal> {
+    for (key, change) in changes {
+        match change {
+            ConfigChange::Set { value } => drop(configs.insert(key.clone(), value.clone())),
+            ConfigChange::Delete {} => drop(configs.remove(key)),
+        }
+    }
+    check_configs(configs)
 }
 
 pub(super) fn check_configs(configs: &BTreeMap<String, String>) -> Result<(), Refusal> {

@@ -22,12 +22,14 @@
 //!
 //! **Storing.** Every call that changes a group applies its records at once and returns them. The caller appends them in
 //! the order of the calls, as one batch each call, and answers when they are durable; an answer without records waits for
-//! the records before it, for it may tell of them. If records cannot be stored, the group in memory is ahead of its log:
-//! it must be dropped and restored from the log.
+//! the records before it, for it may tell of them. Records that are found too large to be stored before any later call
+//! are taken back ([`ConsumerGroup::undo`]). If records cannot be stored later, the group in memory is ahead of its log: it
+//! must be dropped and restored from the log.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 mod assignor;
+mod changes;
 mod classic_members;
 mod commit;
 mod deadlines;
@@ -42,15 +44,18 @@ mod rules;
 mod state;
 mod target;
 mod topics;
+mod untaken;
 
 #[cfg(test)]
 mod tests;
 
 pub use assignor::{Assignor, GroupSpec, MemberSpec, TopicSpec};
+pub use changes::Changes;
 pub use classic_members::ClassicJoined;
 pub use commit::CommitPermit;
 pub use describe::{ConsumerGroupState, DescribedGroup, DescribedMember, DescribedTopic};
 pub use migration::{Downgraded, MigrationPolicy};
+pub use pattern::{Pattern, PatternsWanted, Resolutions};
 pub use records::{
     ClassicMember, ConsumerRecord, CurrentAssignment, EpochPartitions, GroupMetadata, MemberMetadata,
     MemberState, Partitions, ResolvedPattern, TargetAssignmentMetadata, without_epochs,
@@ -61,6 +66,7 @@ pub use topics::{TopicShape, TopicsImage, topics_hash};
 
 use deadlines::{Deadlines, Timer};
 use state::State;
+use untaken::Untaken;
 
 use super::Now;
 
@@ -73,6 +79,9 @@ pub const LEAVE_FOR_A_WHILE: i32 = -2;
 /// The epoch of a static member that left and will be back.
 pub const LEFT_FOR_A_WHILE: i32 = LEAVE_FOR_A_WHILE;
 
+/// What a member takes besides what it said: the structs, its timers, its places in the maps.
+const MEMBER_OVERHEAD_BYTES: usize = 1_024;
+
 /// The least time between two resolutions of all regular expressions of a group.
 const PATTERN_REFRESH_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -81,10 +90,14 @@ const PATTERN_REFRESH_INTERVAL: Duration = Duration::from_secs(10);
 pub struct ConsumerGroup {
     state: State,
     deadlines: Deadlines,
+    /// Not stored: after a load nobody has been seen with anything.
+    untaken: Untaken,
     /// The version of the topics that the metadata hash was last compared with; not stored.
     hash_checked: Option<i64>,
     /// The version of the topics that the regular expressions were last resolved with, and when; not stored.
     patterns_resolved: Option<(i64, Duration)>,
+    /// When a target assignment was found too large to be stored; not stored.
+    target_refused: Option<Duration>,
 }
 
 impl ConsumerGroup {
@@ -104,6 +117,9 @@ impl ConsumerGroup {
     pub fn loaded(&mut self, now: Now, rules: &ConsumerRules) {
         self.deadlines.clear();
         for (member_id, member) in &self.state.members {
+            if member.metadata.classic.is_none() {
+                self.untaken.begin(member_id, &member.current);
+            }
             self.deadlines.start(member_id, Timer::Session, now.after(session_timeout(member, rules)));
             if member.current.state == MemberState::UnrevokedPartitions && member.metadata.classic.is_none() {
                 let deadline = now.after(member.metadata.rebalance_timeout);
@@ -147,13 +163,38 @@ impl ConsumerGroup {
         self.state.members.is_empty()
     }
 
-    /// True when a member subscribes to the topic, so that the topic's offsets do not expire.
+    /// About how many bytes a member takes, known by its instance id where it is static; 0 where there is none.
     #[must_use]
-    pub fn is_subscribed_to(&self, topic: &str) -> bool {
+    pub fn member_bytes(&self, member_id: &str, instance_id: Option<&str>) -> usize {
+        let holder = instance_id.and_then(|instance_id| self.state.static_members.get(instance_id));
+        let member_id = holder.map_or(member_id, |holder| holder);
         self.state
             .members
-            .values()
-            .any(|member| self.state.subscription(&member.metadata).any(|subscribed| &**subscribed == topic))
+            .get(member_id)
+            .map_or(0, |member| MEMBER_OVERHEAD_BYTES + member_id.len() + member.metadata.bytes())
+    }
+
+    /// The topics that members subscribe to: their offsets do not expire.
+    #[must_use]
+    pub fn subscribed_topics(&self) -> BTreeSet<&Arc<str>> {
+        self.state.subscribed_topics()
+    }
+
+    /// True when every timer is of a member and every member has a session.
+    #[cfg(test)]
+    fn has_timers_of_its_members(&self) -> bool {
+        let members = || self.state.members.keys();
+        self.deadlines.owners().all(|owner| self.state.members.contains_key(owner))
+            && self.untaken.owners().all(|owner| self.state.members.contains_key(owner))
+            && members().all(|member_id| self.deadlines.is_running(member_id, Timer::Session))
+    }
+
+    /// True when a member subscribes to the topic.
+    #[must_use]
+    pub fn is_subscribed_to(&self, topic: &str) -> bool {
+        let mut resolved = self.state.patterns.values();
+        self.state.members.values().any(|member| member.metadata.subscribed_topics.contains(topic))
+            || resolved.any(|resolved| resolved.topics.contains(topic))
     }
 
     /// When [`tick`](Self::tick) must be called next.
@@ -162,10 +203,11 @@ impl ConsumerGroup {
         self.deadlines.next()
     }
 
-    /// Applies a record of a change made now and notes it for the log.
-    fn commit(&mut self, records: &mut Vec<ConsumerRecord>, record: ConsumerRecord) {
-        self.state.apply(&record);
-        records.push(record);
+    /// About how many bytes of memory it takes that its clients can make as many as they like: what members said of
+    /// themselves, and what their regular expressions match.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.members().len() * MEMBER_OVERHEAD_BYTES + self.state.bytes()
     }
 }
 

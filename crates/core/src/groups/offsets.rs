@@ -37,6 +37,18 @@ pub type Place = (Arc<str>, i32);
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OffsetTable {
     topics: BTreeMap<Arc<str>, BTreeMap<i32, CommittedOffset>>,
+    sizes: Sizes,
+}
+
+/// What a table takes, counted with each change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sizes {
+    /// Offsets.
+    pub offsets: usize,
+    /// Bytes of the names of topics, each once.
+    pub names: usize,
+    /// Bytes of clients' texts.
+    pub metadata: usize,
 }
 
 impl OffsetTable {
@@ -48,12 +60,18 @@ impl OffsetTable {
 
     /// Sets the offset of a partition.
     pub fn put(&mut self, topic: &Arc<str>, partition: i32, committed: CommittedOffset) {
+        self.sizes.offsets += 1;
+        self.sizes.metadata += committed.metadata.len();
         // A name is kept once.
         match self.topics.get_mut(topic) {
             Some(partitions) => {
-                partitions.insert(partition, committed);
+                if let Some(old) = partitions.insert(partition, committed) {
+                    self.sizes.offsets -= 1;
+                    self.sizes.metadata -= old.metadata.len();
+                }
             }
             None => {
+                self.sizes.names += topic.len();
                 self.topics.insert(Arc::clone(topic), BTreeMap::from([(partition, committed)]));
             }
         }
@@ -62,11 +80,16 @@ impl OffsetTable {
     /// Removes the offset of a partition. Answers whether there was one.
     pub fn remove(&mut self, topic: &str, partition: i32) -> bool {
         let Some(partitions) = self.topics.get_mut(topic) else { return false };
-        let removed = partitions.remove(&partition).is_some();
+        let removed = partitions.remove(&partition);
+        if let Some(old) = &removed {
+            self.sizes.offsets -= 1;
+            self.sizes.metadata -= old.metadata.len();
+        }
         if partitions.is_empty() {
             self.topics.remove(topic);
+            self.sizes.names -= topic.len();
         }
-        removed
+        removed.is_some()
     }
 
     /// Whether there is none.
@@ -77,8 +100,14 @@ impl OffsetTable {
 
     /// How many there are.
     #[must_use]
-    pub fn len(&self) -> usize {
-        self.topics.values().map(BTreeMap::len).sum()
+    pub const fn len(&self) -> usize {
+        self.sizes.offsets
+    }
+
+    /// What they take.
+    #[must_use]
+    pub const fn sizes(&self) -> Sizes {
+        self.sizes
     }
 
     /// All of them, by topic and partition.

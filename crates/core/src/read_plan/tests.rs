@@ -126,7 +126,7 @@ fn special_timestamps_carry_the_epoch_of_their_record() {
 }
 
 #[test]
-fn an_empty_partition_has_no_epoch_but_for_the_latest_offset() {
+fn an_empty_partition_has_the_epoch_of_what_comes_next() {
     // B20
     let empty = PartitionSnapshot {
         leader_epoch: epoch(3),
@@ -143,9 +143,9 @@ fn an_empty_partition_has_no_epoch_but_for_the_latest_offset() {
         epochs: [].into(),
     };
     assert_eq!(list(&empty, -1), known(Some(0), Some(3)));
-    assert_eq!(list(&empty, -2), known(Some(0), None));
+    assert_eq!(list(&empty, -2), known(Some(0), Some(3)));
     assert_eq!(list(&empty, -5), known(None, None));
-    assert_eq!(list(&empty, -6), known(Some(0), None));
+    assert_eq!(list(&empty, -6), known(Some(0), Some(3)));
     let nothing = Ok(ListOffsetsPlan::Search { cold: None, hot: None, time: None });
     assert_eq!(list(&empty, -3), nothing, "B22");
     let local_only = PartitionSnapshot { tiered: false, ..snapshot() };

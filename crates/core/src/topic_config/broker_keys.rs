@@ -3,7 +3,10 @@
 use super::keys::{
     CODECS, ConfigType, Key, LONG_MAX, POLICIES, Rule, SEGMENT_BYTES_MIN, TIMESTAMP_TYPES, ZSTD_LEVEL_MIN,
 };
-use super::{group_keys::GROUP_KEYS, idle_keys::IDLE_KEYS};
+use super::{
+    group_keys::GROUP_KEYS,
+    idle_keys::{IDLE_KEYS, OF_ONE_BROKER},
+};
 use ConfigType::{Boolean, Double, Int, List, Long, String};
 use Rule::{Any, AtLeast, Between, GzipLevel, OneOf, Ratio};
 
@@ -32,7 +35,7 @@ pub(super) const fn dynamic(
 /// The keys of a broker but those of groups, in the order of names. Those that are not read-only are also kept in the replicated state, for one
 /// broker or for all, and take effect without a restart.
 static BROKER_KEYS: &[Key] = &[
-    fixed("advertised.listeners", String, None, Any, "The addresses that clients are told, by listener."),
+    fixed("advertised.listeners", List, None, Any, "The addresses that clients are told, by listener."),
     dynamic(
         "auto.create.topics.enable",
         Boolean,
@@ -69,7 +72,7 @@ static BROKER_KEYS: &[Key] = &[
     fixed("fetch.max.bytes", Int, Some("57671680"), AtLeast(1024), "The most bytes of one fetch response."),
     fixed(
         "listeners",
-        String,
+        List,
         Some("PLAINTEXT://127.0.0.1:9092"),
         Any,
         "The addresses that are listened on, by name.",
@@ -110,7 +113,7 @@ static BROKER_KEYS: &[Key] = &[
         "The default of `min.compaction.lag.ms`.",
     ),
     dynamic("log.cleanup.policy", List, Some("delete"), OneOf(POLICIES), "The default of `cleanup.policy`."),
-    fixed("log.dirs", String, Some("./tidelog-data"), Any, "The data directory; there is one."),
+    fixed("log.dirs", List, None, Any, "The data directory; there is one."),
     fixed(
         "log.flush.default",
         String,
@@ -263,7 +266,7 @@ static BROKER_KEYS: &[Key] = &[
     ),
     dynamic("message.max.bytes", Int, Some("1048588"), AtLeast(0), "The default of `max.message.bytes`."),
     dynamic("min.insync.replicas", Int, Some("1"), AtLeast(1), "The default of the topic key."),
-    fixed("node.id", Int, Some("1"), AtLeast(0), "The number of this node."),
+    fixed("node.id", Int, None, AtLeast(0), "The number of this node; 1 where nobody says."),
     fixed("num.partitions", Int, Some("1"), AtLeast(1), "Partitions of a topic whose creator names none."),
     fixed(
         "producer.id.expiration.ms",
@@ -376,6 +379,12 @@ pub fn broker_key(name: &str) -> Option<&'static Key> {
     TABLES
         .into_iter()
         .find_map(|table| table.binary_search_by(|key| key.name.cmp(name)).ok().map(|found| &table[found]))
+}
+
+/// Whether a key is one broker's alone: it cannot be set for all of them at once.
+#[must_use]
+pub fn is_of_one_broker(name: &str) -> bool {
+    OF_ONE_BROKER.contains(&name)
 }
 
 /// Whether anything here acts on a broker key. The others are Kafka's, and are shown for those who look for them.

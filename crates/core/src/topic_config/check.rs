@@ -1,32 +1,51 @@
 //! Checks of values, with Kafka's words for what is wrong.
 
 use thiserror::Error;
+use tidelog_types::shown;
 
 use super::keys::{ConfigType, Key, Rule};
 
-/// Why a configuration is refused. The texts are Kafka's, since people search for them.
+/// The longest value: whoever asks for the settings is told it in a string, and a list can be made longer word by word.
+const VALUE_BYTES_MAX: usize = 0x7fff;
+
+/// Why a configuration is refused. The texts are Kafka's, since people search for them; what a client sent is cut in them.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ConfigError {
     /// No topic has such a key.
-    #[error("Unknown topic config name: {key}")]
+    #[error("Unknown topic config name: {}", shown(key))]
     UnknownTopicKey {
         /// The name that was given.
         key: String,
     },
     /// No broker has such a key.
-    #[error("Unknown broker config name: {key}")]
+    #[error("Unknown broker config name: {}", shown(key))]
     UnknownBrokerKey {
         /// The name that was given.
         key: String,
     },
+    /// No group has such a key.
+    #[error("Unknown group config name: {}", shown(key))]
+    UnknownGroupKey {
+        /// The name that was given.
+        key: String,
+    },
     /// The key cannot be altered while the broker runs.
-    #[error("Cannot update these configs dynamically: [{key}]")]
+    #[error("Cannot update these configs dynamically: [{}]", shown(key))]
     ReadOnly {
         /// The key.
         key: String,
     },
+    /// The key is one broker's alone.
+    #[error(
+        "Cannot update these configs at default cluster level, broker id must be specified: [{}]",
+        shown(key)
+    )]
+    OfOneBroker {
+        /// The key.
+        key: String,
+    },
     /// A null where a value is needed.
-    #[error("Null value not supported for topic configs: {key}")]
+    #[error("Null value not supported for topic configs: {}", shown(key))]
     Null {
         /// The key.
         key: String,
@@ -42,7 +61,7 @@ pub enum ConfigError {
         reason: String,
     },
     /// APPEND or SUBTRACT on a key that holds no list.
-    #[error("Can't {operation} to key {key} because its type is not LIST.")]
+    #[error("Can't {operation} to key {} because its type is not LIST.", shown(key))]
     NotAList {
         /// The key.
         key: String,
@@ -86,6 +105,9 @@ pub(super) fn boolean(value: &str) -> Option<bool> {
 /// # Errors
 /// Kafka's words for what is wrong.
 pub fn check(key: &Key, value: &str) -> Result<(), ConfigError> {
+    if value.len() > VALUE_BYTES_MAX {
+        return Err(invalid(key, value, format!("Value must be at most {VALUE_BYTES_MAX} bytes long")));
+    }
     match key.kind {
         ConfigType::Boolean => match boolean(value) {
             Some(_) => Ok(()),
@@ -130,6 +152,7 @@ fn check_number(key: &Key, value: &str, number: i64) -> Result<(), ConfigError> 
         | Rule::OneOf(_)
         | Rule::OneOfAnyCase(_)
         | Rule::EachOf(_)
+        | Rule::OffsetReset
         | Rule::ThrottledReplicas => Ok(()),
     }
 }
@@ -153,6 +176,11 @@ fn check_word(key: &Key, word: &str, value: &str) -> Result<(), ConfigError> {
             let text = format!("String must be one of (case insensitive): {}", allowed.join(", "));
             Err(invalid(key, value, text))
         }
+        Rule::OffsetReset if !is_offset_reset(word) => Err(invalid(
+            key,
+            value,
+            "Must be `earliest`, `latest` or `by_duration:` and an ISO-8601 duration",
+        )),
         Rule::Any
         | Rule::AtLeast(_)
         | Rule::Between(..)
@@ -161,7 +189,42 @@ fn check_word(key: &Key, word: &str, value: &str) -> Result<(), ConfigError> {
         | Rule::OneOf(_)
         | Rule::OneOfAnyCase(_)
         | Rule::EachOf(_)
+        | Rule::OffsetReset
         | Rule::ThrottledReplicas => Ok(()),
+    }
+}
+
+/// `earliest`, `latest`, or how far back: `by_duration:P1DT2H`.
+fn is_offset_reset(word: &str) -> bool {
+    let Some(duration) = word.strip_prefix("by_duration:") else {
+        return matches!(word, "earliest" | "latest");
+    };
+    let duration = duration.to_ascii_uppercase();
+    let Some(parts) = duration.strip_prefix('P').filter(|parts| parts.len() <= 64) else { return false };
+    let (days, time) = match parts.split_once('T') {
+        Some((days, time)) => (days, Some(time)),
+        None => (parts, None),
+    };
+    // Numbers, each with its unit, in the units' order.
+    let units = |text: &str, units: &[char]| {
+        let (mut rest, mut count) = (text, 0);
+        for unit in units {
+            if let Some((number, after)) = rest.split_once(*unit) {
+                let is_good = number.parse::<f64>().is_ok_and(|number| number >= 0.0)
+                    && number.starts_with(|first: char| first.is_ascii_digit())
+                    && (*unit == 'S' || number.bytes().all(|byte| byte.is_ascii_digit()));
+                if !is_good {
+                    return None;
+                }
+                (rest, count) = (after, count + 1);
+            }
+        }
+        rest.is_empty().then_some(count)
+    };
+    match (units(days, &['D']), time.map(|time| units(time, &['H', 'M', 'S']))) {
+        (Some(days), None) => days > 0,
+        (Some(_), Some(Some(time))) => time > 0,
+        _ => false,
     }
 }
 

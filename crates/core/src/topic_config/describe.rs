@@ -11,6 +11,8 @@ use super::{
 /// Where a value comes from, the strongest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
+    /// The group's own setting.
+    DynamicGroup,
     /// The topic's own override.
     DynamicTopic,
     /// The replicated override of this broker.
@@ -99,13 +101,33 @@ fn describe_topic_key(
     }
 }
 
+/// Keys of one thing in several units, the strongest first: each is told with those behind it.
+const UNITS: [&[&str]; 4] = [
+    &["log.flush.interval.ms", "log.flush.scheduler.interval.ms"],
+    &["log.retention.ms", "log.retention.minutes", "log.retention.hours"],
+    &["log.roll.jitter.ms", "log.roll.jitter.hours"],
+    &["log.roll.ms", "log.roll.hours"],
+];
+
+/// The values of a broker key, and behind it those of the same in other units, as Kafka tells them.
+fn broker_synonyms(key: &Key, broker: &BrokerSettings) -> Vec<SynonymValue> {
+    let Some(names) = UNITS.iter().find(|names| names.contains(&key.name)) else {
+        return broker.values(key.name);
+    };
+    let mut values: Vec<_> = names.iter().flat_map(|name| broker.values(name)).collect();
+    values.sort_by_key(|value| value.source);
+    let told = values.iter().position(|value| value.name == key.name);
+    values.drain(..told.unwrap_or(values.len()));
+    values
+}
+
 /// Describes every key of a broker.
 #[must_use]
 pub fn describe_broker(broker: &BrokerSettings) -> Vec<Description> {
     broker_keys()
         .map(|key| {
             let sensitive = key.kind == ConfigType::Password;
-            let synonyms = if sensitive { Vec::new() } else { broker.values(key.name) };
+            let synonyms = if sensitive { Vec::new() } else { broker_synonyms(key, broker) };
             let first = synonyms.first();
             Description {
                 name: key.name,

@@ -1,7 +1,9 @@
 //! The broker keys of groups and of the topic that keeps them. What they mean for a group is the coordinator's to say.
 
 use super::{
+    BrokerSettings,
     broker_keys::{dynamic, fixed},
+    check::{ConfigError, words},
     keys::{
         ConfigType::{Int, List, Long, Short, String},
         Key,
@@ -11,6 +13,7 @@ use super::{
 };
 
 const ASSIGNORS: &[&str] = &["uniform", "range"];
+const PROTOCOLS: &[&str] = &["classic", "consumer", "share", "streams"];
 const MIGRATION_POLICIES: &[&str] = &["DISABLED", "DOWNGRADE", "UPGRADE", "BIDIRECTIONAL"];
 
 /// Kafka's keys of groups, in the order of names. All but one need a restart, as in Kafka.
@@ -100,6 +103,13 @@ pub(super) static GROUP_KEYS: &[Key] = &[
         "A member of a consumer group that is silent for this long is taken out of it.",
     ),
     fixed(
+        "group.coordinator.rebalance.protocols",
+        List,
+        Some("classic,consumer,streams"),
+        EachOf(PROTOCOLS),
+        "The protocols of groups: without `consumer` its requests are refused. `classic` must be there; of the others none is served.",
+    ),
+    fixed(
         "group.initial.rebalance.delay.ms",
         Int,
         Some("3000"),
@@ -179,6 +189,14 @@ pub(super) static GROUP_KEYS: &[Key] = &[
         "The size at which a segment of the group topic is sealed.",
     ),
 ];
+
+/// Kafka's words where the classic protocol is to be turned off.
+pub(super) fn protocol_disorder(settings: &BrokerSettings) -> Option<ConfigError> {
+    let protocols = settings.value("group.coordinator.rebalance.protocols").unwrap_or_default();
+    words(protocols).all(|protocol| protocol != "classic").then(|| ConfigError::Conflict {
+        text: "Disabling the 'classic' protocol is not supported.".to_owned(),
+    })
+}
 
 /// Pairs that must be in order: the first is at most the second.
 pub(super) const ORDERED: &[(&str, &str)] = &[

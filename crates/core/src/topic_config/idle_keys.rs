@@ -16,6 +16,18 @@ const fn idle(name: &'static str, kind: ConfigType, default: Option<&'static str
     Key { name, kind, default, rule, synonyms: &[], read_only: true, documentation }
 }
 
+/// As [`idle`], and it can be set while the broker runs, as in Kafka: it is kept and told. A client's tests of administration set
+/// it, and nothing behaves otherwise for it, since there is no login that it is of.
+const fn kept(name: &'static str, kind: ConfigType, default: Option<&'static str>) -> Key {
+    Key { read_only: false, documentation: KEPT, ..idle(name, kind, default) }
+}
+
+/// What is told of these.
+const KEPT: &str = "Kept for tools: there is no login with Kerberos.";
+
+/// Keys that Kafka keeps for one broker and not for all of them.
+pub(super) const OF_ONE_BROKER: &[&str] = &["sasl.kerberos.min.time.before.relogin"];
+
 /// In the order of names. A default that Kafka demands to be set is none here.
 #[rustfmt::skip]
 pub(super) static IDLE_KEYS: &[Key] = &[
@@ -63,7 +75,6 @@ pub(super) static IDLE_KEYS: &[Key] = &[
     idle("group.coordinator.append.linger.ms", Int, Some("-1")),
     idle("group.coordinator.background.threads", Int, Some("2")),
     idle("group.coordinator.cached.buffer.max.bytes", Int, Some("1048588")),
-    idle("group.coordinator.rebalance.protocols", List, Some("classic,consumer,streams")),
     idle("group.coordinator.threads", Int, Some("4")),
     idle("group.share.assignment.interval.ms", Int, Some("1000")),
     idle("group.share.assignors", List, Some("simple")),
@@ -185,7 +196,7 @@ pub(super) static IDLE_KEYS: &[Key] = &[
     idle("sasl.enabled.mechanisms", List, Some("GSSAPI")),
     idle("sasl.jaas.config", Password, None),
     idle("sasl.kerberos.kinit.cmd", String, Some("/usr/bin/kinit")),
-    idle("sasl.kerberos.min.time.before.relogin", Long, Some("60000")),
+    kept("sasl.kerberos.min.time.before.relogin", Long, Some("60000")),
     idle("sasl.kerberos.principal.to.local.rules", List, Some("DEFAULT")),
     idle("sasl.kerberos.service.name", String, None),
     idle("sasl.kerberos.ticket.renew.jitter", Double, Some("0.05")),

@@ -46,6 +46,8 @@ pub enum Rule {
     OneOfAnyCase(&'static [&'static str]),
     /// At least one word, and each of them one of these.
     EachOf(&'static [&'static str]),
+    /// Where a share group begins: `earliest`, `latest`, or `by_duration:` and an ISO-8601 duration.
+    OffsetReset,
     /// `*`, or `partition:broker` pairs.
     ThrottledReplicas,
 }
@@ -105,7 +107,8 @@ macro_rules! synonyms {
     };
 }
 
-const fn topic(
+/// A key that can be set.
+pub(super) const fn key_of(
     name: &'static str,
     kind: ConfigType,
     default: &'static str,
@@ -118,7 +121,7 @@ const fn topic(
 
 /// Every key of a topic, in the order of names.
 pub static TOPIC_KEYS: &[Key] = &[
-    topic(
+    key_of(
         "cleanup.policy",
         List,
         "delete",
@@ -126,7 +129,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["log.cleanup.policy"],
         "How old records leave: `delete` by age and size, `compact` by key, both, or empty for never.",
     ),
-    topic(
+    key_of(
         "compression.gzip.level",
         Int,
         "-1",
@@ -134,7 +137,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["compression.gzip.level"],
         "The level when `compression.type` is gzip and the broker compresses.",
     ),
-    topic(
+    key_of(
         "compression.lz4.level",
         Int,
         "9",
@@ -142,7 +145,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["compression.lz4.level"],
         "The level when `compression.type` is lz4. Kept for tools: the broker's lz4 has one level.",
     ),
-    topic(
+    key_of(
         "compression.type",
         String,
         "producer",
@@ -150,7 +153,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["compression.type"],
         "The codec that batches are stored with; `producer` keeps what was sent, and is the only one that costs nothing.",
     ),
-    topic(
+    key_of(
         "compression.zstd.level",
         Int,
         "3",
@@ -158,7 +161,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["compression.zstd.level"],
         "The level when `compression.type` is zstd and the broker compresses.",
     ),
-    topic(
+    key_of(
         "delete.retention.ms",
         Long,
         "86400000",
@@ -166,7 +169,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["log.cleaner.delete.retention.ms"],
         "How long the delete markers of a compacted topic stay after their first cleaning.",
     ),
-    topic(
+    key_of(
         "file.delete.delay.ms",
         Long,
         "60000",
@@ -174,7 +177,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["log.segment.delete.delay.ms"],
         "Kept for tools: files go when no read needs them any more.",
     ),
-    topic(
+    key_of(
         "flush.messages",
         Long,
         LONG_MAX,
@@ -182,7 +185,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["log.flush.interval.messages"],
         "With `log.flush.default=replicated`: records after which the log is synced.",
     ),
-    topic(
+    key_of(
         "flush.ms",
         Long,
         LONG_MAX,
@@ -190,7 +193,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["log.flush.interval.ms"],
         "With `log.flush.default=replicated`: time after which the log is synced.",
     ),
-    topic(
+    key_of(
         "follower.replication.throttled.replicas",
         List,
         "",
@@ -198,7 +201,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         &[],
         "Kept for tools: replication has no throttle.",
     ),
-    topic(
+    key_of(
         "index.interval.bytes",
         Int,
         "4096",
@@ -206,7 +209,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["log.index.interval.bytes"],
         "Bytes of a local segment between two entries of its index.",
     ),
-    topic(
+    key_of(
         "leader.replication.throttled.replicas",
         List,
         "",
@@ -214,7 +217,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         &[],
         "Kept for tools: replication has no throttle.",
     ),
-    topic(
+    key_of(
         "local.retention.bytes",
         Long,
         "-2",
@@ -222,7 +225,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["log.local.retention.bytes"],
         "Bytes kept on local disk once they are in the bucket; -2 is the broker's value, -1 is without limit.",
     ),
-    topic(
+    key_of(
         "local.retention.ms",
         Long,
         "21600000",
@@ -230,7 +233,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["log.local.retention.ms"],
         "How long records stay on local disk once they are in the bucket; -2 is the broker's value, -1 is without limit.",
     ),
-    topic(
+    key_of(
         "max.compaction.lag.ms",
         Long,
         LONG_MAX,
@@ -238,7 +241,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["log.cleaner.max.compaction.lag.ms"],
         "The longest time that a record may stay uncleaned in a compacted topic.",
     ),
-    topic(
+    key_of(
         "max.message.bytes",
         Int,
         "1048588",
@@ -246,7 +249,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["message.max.bytes"],
         "The largest record batch that is accepted, compressed as it came.",
     ),
-    topic(
+    key_of(
         "message.timestamp.after.max.ms",
         Long,
         "3600000",
@@ -254,7 +257,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["log.message.timestamp.after.max.ms"],
         "How far in the future a record's timestamp may lie.",
     ),
-    topic(
+    key_of(
         "message.timestamp.before.max.ms",
         Long,
         LONG_MAX,
@@ -262,7 +265,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["log.message.timestamp.before.max.ms"],
         "How far in the past a record's timestamp may lie.",
     ),
-    topic(
+    key_of(
         "message.timestamp.type",
         String,
         "CreateTime",
@@ -270,7 +273,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["log.message.timestamp.type"],
         "Whose timestamp a record carries: the producer's, or the broker's at the append.",
     ),
-    topic(
+    key_of(
         "min.cleanable.dirty.ratio",
         Double,
         "0.5",
@@ -278,7 +281,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["log.cleaner.min.cleanable.ratio"],
         "The share of uncleaned bytes at which a compacted topic is cleaned.",
     ),
-    topic(
+    key_of(
         "min.compaction.lag.ms",
         Long,
         "0",
@@ -286,7 +289,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["log.cleaner.min.compaction.lag.ms"],
         "The least time that a record stays uncleaned in a compacted topic.",
     ),
-    topic(
+    key_of(
         "min.insync.replicas",
         Int,
         "1",
@@ -294,7 +297,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["min.insync.replicas"],
         "In-sync replicas without which a produce with acks=all is refused.",
     ),
-    topic(
+    key_of(
         "preallocate",
         Boolean,
         "false",
@@ -302,7 +305,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["log.preallocate"],
         "Kept for tools: the journal is allocated ahead whatever this says.",
     ),
-    topic(
+    key_of(
         "remote.log.copy.disable",
         Boolean,
         "false",
@@ -310,7 +313,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         &[],
         "Stops uploads; what is in the bucket stays and is served, and nothing more is evicted from local disk.",
     ),
-    topic(
+    key_of(
         "remote.log.delete.on.disable",
         Boolean,
         "false",
@@ -319,7 +322,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         "Whether turning `remote.storage.enable` off deletes what is in the bucket; without it, it cannot be turned off.",
     ),
     // Kafka's default is false. Tiering is what this broker is for.
-    topic(
+    key_of(
         "remote.storage.enable",
         Boolean,
         "true",
@@ -327,7 +330,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         &[],
         "Whether sealed segments move to the bucket and are served from there.",
     ),
-    topic(
+    key_of(
         "retention.bytes",
         Long,
         "-1",
@@ -335,7 +338,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["log.retention.bytes"],
         "Bytes of a partition kept in all tiers together; -1 is without limit.",
     ),
-    topic(
+    key_of(
         "retention.ms",
         Long,
         "604800000",
@@ -343,7 +346,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms![ms "log.retention.ms", minutes "log.retention.minutes", hours "log.retention.hours"],
         "How long records are kept, in whichever tier; -1 is without limit.",
     ),
-    topic(
+    key_of(
         "segment.bytes",
         Int,
         "1073741824",
@@ -351,7 +354,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["log.segment.bytes"],
         "The size at which a segment is sealed.",
     ),
-    topic(
+    key_of(
         "segment.index.bytes",
         Int,
         "10485760",
@@ -359,7 +362,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["log.index.size.max.bytes"],
         "Kept for tools: an index is as large as its segment needs.",
     ),
-    topic(
+    key_of(
         "segment.jitter.ms",
         Long,
         "0",
@@ -367,7 +370,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms![ms "log.roll.jitter.ms", hours "log.roll.jitter.hours"],
         "The most that is taken from `segment.ms` by chance, so that partitions do not seal all at once.",
     ),
-    topic(
+    key_of(
         "segment.ms",
         Long,
         "604800000",
@@ -375,7 +378,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms![ms "log.roll.ms", hours "log.roll.hours"],
         "The age at which the next append seals a segment.",
     ),
-    topic(
+    key_of(
         "unclean.leader.election.enable",
         Boolean,
         "false",

@@ -339,7 +339,7 @@ fn a_group_has_the_brokers_values() {
         static_values: map(&[("group.consumer.session.timeout.ms", "50000")]),
         ..BrokerSettings::default()
     };
-    let described = describe_group(&broker);
+    let described = describe_group(&broker, &BTreeMap::new());
     let of = |name: &str| described.iter().find(|key| key.name == name).unwrap();
     assert_eq!(described.len(), 17);
     let session = of("consumer.session.timeout.ms");
@@ -355,7 +355,7 @@ fn a_group_has_the_brokers_values() {
         }]
     );
     assert_eq!(of("share.auto.offset.reset").value.as_deref(), Some("latest"));
-    assert!(described.iter().all(|key| is_group_key(key.name) && key.value.is_some()));
+    assert!(described.iter().all(|key| group_key(key.name).is_some() && key.value.is_some()));
     let metrics: Vec<_> = describe_client_metrics().into_iter().map(|key| (key.name, key.value)).collect();
     assert_eq!(
         metrics,
@@ -365,7 +365,7 @@ fn a_group_has_the_brokers_values() {
             ("metrics", Some(String::new()))
         ]
     );
-    assert!(is_client_metrics_key("match") && !is_client_metrics_key("foo") && !is_group_key("foo"));
+    assert!(is_client_metrics_key("match") && !is_client_metrics_key("foo") && group_key("foo").is_none());
 }
 
 #[test]
@@ -375,4 +375,121 @@ fn a_stored_value_that_is_refused_today_falls_back() {
         &map(&[("retention.ms", "x"), ("segment.bytes", "8192")]),
     );
     assert_eq!((config.retention_ms, config.segment_bytes), (Some(604_800_000), 8192));
+}
+
+#[test]
+fn a_groups_settings_keep_to_the_brokers_bounds() {
+    let broker = BrokerSettings::default();
+    let told = |pairs: &[(&str, &str)]| {
+        let settings = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        match check_group(&broker, &settings) {
+            Ok(()) => String::new(),
+            Err(errors) => errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
+        }
+    };
+    let (session, heartbeat) = ("consumer.session.timeout.ms", "consumer.heartbeat.interval.ms");
+    for good in [
+        &[(session, "45000"), (heartbeat, " 15000 ")][..],
+        &[("consumer.assignment.interval.ms", "0"), ("share.delivery.count.limit", "10")],
+        &[
+            ("share.auto.offset.reset", "by_duration:P1DT2H3M4.5S"),
+            ("share.isolation.level", "read_committed"),
+        ],
+        &[("streams.num.standby.replicas", "2"), ("streams.initial.rebalance.delay.ms", "999999")],
+        &[],
+    ] {
+        assert_eq!(told(good), "", "{good:?}");
+    }
+    for (bad, why) in [
+        (
+            &[(session, "44999")][..],
+            "consumer.session.timeout.ms must be greater than or equal to group.consumer.min.session.timeout.ms",
+        ),
+        (
+            &[(session, "60001")],
+            "consumer.session.timeout.ms must be less than or equal to group.consumer.max.session.timeout.ms",
+        ),
+        (
+            &[(heartbeat, "0")],
+            "Invalid value 0 for configuration consumer.heartbeat.interval.ms: Value must be at least 1",
+        ),
+        (
+            &[(session, "soon")],
+            "Invalid value soon for configuration consumer.session.timeout.ms: Not a number of type INT",
+        ),
+        (
+            &[("streams.num.standby.replicas", "3")],
+            "streams.num.standby.replicas must be less than or equal to group.streams.max.standby.replicas",
+        ),
+        (&[("group.max.size", "1")], "Unknown group config name: group.max.size"),
+    ] {
+        assert_eq!(told(bad), why);
+    }
+    for bad in [
+        "",
+        "never",
+        "by_duration:",
+        "by_duration:1h",
+        "by_duration:P",
+        "by_duration:PT",
+        "by_duration:-PT1H",
+        "by_duration:PT-1H",
+    ] {
+        assert_ne!(told(&[("share.auto.offset.reset", bad)]), "", "{bad}");
+    }
+    // Wider bounds, and two that do not fit together.
+    let mut broker = BrokerSettings::default();
+    broker.static_values.insert("group.consumer.min.session.timeout.ms".to_owned(), "1".to_owned());
+    let short = [(session.to_owned(), "5000".to_owned())].into();
+    let errors = check_group(&broker, &short).unwrap_err();
+    assert_eq!(
+        errors[0].to_string(),
+        "consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms"
+    );
+    assert!(GROUP_SETTINGS.is_sorted_by_key(|key| key.name));
+    for key in GROUP_SETTINGS {
+        assert_eq!(check(key, key.default.unwrap()), Ok(()), "{}", key.name);
+        assert!(
+            key.synonyms.iter().all(|synonym| broker_key(synonym.key).unwrap().default == key.default),
+            "{}",
+            key.name
+        );
+    }
+}
+
+#[test]
+fn a_broker_key_is_told_with_the_same_in_other_units_behind_it() {
+    let mut broker = BrokerSettings::default();
+    let told = |broker: &BrokerSettings, name: &str| {
+        let key = describe_broker(broker).into_iter().find(|key| key.name == name).unwrap();
+        let synonyms: Vec<_> = key.synonyms.into_iter().map(|of| (of.name, of.value, of.source)).collect();
+        (key.value, key.source, synonyms)
+    };
+    let hours = || ("log.retention.hours", "168".to_owned(), Source::Default);
+    assert_eq!(told(&broker, "log.retention.ms"), (None, Source::Default, vec![]));
+    assert_eq!(
+        told(&broker, "log.retention.hours"),
+        (Some("168".to_owned()), Source::Default, vec![hours()])
+    );
+    broker.dynamic_defaults.insert("log.retention.ms".to_owned(), "5".to_owned());
+    let set = ("log.retention.ms", "5".to_owned(), Source::DynamicDefaultBroker);
+    assert_eq!(
+        told(&broker, "log.retention.ms"),
+        (Some("5".to_owned()), Source::DynamicDefaultBroker, vec![set, hours()])
+    );
+    assert_eq!(told(&broker, "log.retention.minutes"), (None, Source::Default, vec![]));
+    assert_eq!(told(&broker, "log.retention.hours").2, [hours()]);
+}
+
+#[test]
+fn the_classic_protocol_cannot_be_turned_off() {
+    let checked = |value: &str| {
+        let settings = [("group.coordinator.rebalance.protocols".to_owned(), value.to_owned())].into();
+        BrokerSettings::check_static(&settings).map_err(|errors| errors[0].to_string())
+    };
+    for good in ["classic", "classic,consumer", "consumer, classic,streams"] {
+        assert_eq!(checked(good), Ok(()));
+    }
+    assert_eq!(checked("consumer"), Err("Disabling the 'classic' protocol is not supported.".to_owned()));
+    assert!(checked("classic,other").is_err() && checked("").is_err());
 }

@@ -1,3 +1,5 @@
+use std::{collections::BTreeMap, sync::Arc};
+
 use super::*;
 
 fn refused(outcome: Outcome) -> Refusal {
@@ -147,6 +149,37 @@ fn configurations_are_kept_as_given() {
         refused(cluster.apply(&Command::AlterConfigs { resource, changes: long })),
         Refusal::TooMuch { .. }
     ));
+}
+
+#[test]
+fn settings_of_groups_are_kept_until_the_last_is_gone() {
+    let mut cluster = Cluster::with_brokers(1);
+    let without = cluster.state.encode_snapshot();
+    let set = |key: &str, value: &str| (key.to_owned(), ConfigChange::Set { value: value.to_owned() });
+    let alter = |group: &str, changes| Command::AlterGroupConfigs { group: group.to_owned(), changes };
+    let session = "consumer.session.timeout.ms";
+    assert_eq!(cluster.apply(&alter("g", vec![set(session, "46000"), set("x", "1")])), Outcome::Done);
+    assert_eq!(cluster.apply(&alter("h", vec![set(session, "47000")])), Outcome::Done);
+    let bytes = cluster.state.encode_snapshot();
+    assert_eq!((without[9], bytes[9]), (1, 2), "the version says whether there are any");
+    assert_eq!(ClusterState::decode_snapshot(&bytes).as_ref(), Ok(&cluster.state));
+    let configs = Arc::clone(cluster.state.image().group_configs());
+    assert_eq!(configs.keys().collect::<Vec<_>>(), ["g", "h"]);
+    assert_eq!(configs["g"], BTreeMap::from([(session.into(), "46000".into()), ("x".into(), "1".into())]));
+    let unset = |key: &str| (key.to_owned(), ConfigChange::Delete {});
+    cluster.apply(&alter("g", vec![unset("x"), unset(session)]));
+    cluster.apply(&alter("h", vec![unset(session)]));
+    assert!(cluster.state.image().group_configs().is_empty());
+    assert_eq!(cluster.state.encode_snapshot()[9], 1);
+    for number in 0..10_000 {
+        cluster.apply(&alter(&number.to_string(), vec![set(session, "46000")]));
+    }
+    let refusal = Refusal::TooMuch { what: "groups with settings", most: 10_000 };
+    assert_eq!(refused(cluster.apply(&alter("g", vec![set(session, "46000")]))), refusal);
+    assert_eq!(cluster.apply(&alter("7", vec![set(session, "47000")])), Outcome::Done);
+    cluster.apply(&alter("7", vec![unset(session)]));
+    let long = refused(cluster.apply(&alter(&"g".repeat(1025), vec![set(session, "46000")])));
+    assert_eq!(long, Refusal::TooMuch { what: "bytes of a group's id", most: 1024 });
 }
 
 /// B89, T10: the deleted topic's objects are queued under its own id; the new topic of that name starts empty.

@@ -64,7 +64,11 @@ impl Protocols {
     }
 
     fn bytes(&self) -> usize {
-        self.0.iter().map(|(name, metadata)| name.len() + metadata.len() + PROTOCOL_OVERHEAD_BYTES).sum()
+        self.said_bytes() + self.0.len() * PROTOCOL_OVERHEAD_BYTES
+    }
+
+    pub(super) fn said_bytes(&self) -> usize {
+        self.0.iter().map(|(name, metadata)| name.len() + metadata.len()).sum()
     }
 }
 
@@ -122,7 +126,7 @@ impl Member {
         protocol.and_then(|protocol| self.identity.protocols.metadata(protocol)).cloned().unwrap_or_default()
     }
 
-    fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         let instance_id = self.instance_id.as_ref().map_or(0, |instance_id| instance_id.len());
         MEMBER_OVERHEAD_BYTES + self.identity.bytes() + instance_id + self.assignment.len()
     }

@@ -32,6 +32,25 @@ pub struct MigratingMember {
 }
 
 impl ClassicGroup {
+    /// Bytes of what all members said, every protocol of it: a consumer group that takes them over stores it.
+    #[must_use]
+    pub fn said_bytes(&self) -> usize {
+        self.members.iter().map(|member| member.identity.protocols.said_bytes()).sum()
+    }
+
+    /// Bytes of what all members are to do.
+    #[must_use]
+    pub fn assignment_bytes(&self) -> usize {
+        self.members.iter().map(|member| member.assignment.len()).sum()
+    }
+
+    /// About how many bytes a member takes, known by its instance id where it is static; 0 where there is none.
+    #[must_use]
+    pub fn member_bytes(&self, member_id: &str, instance_id: Option<&str>) -> usize {
+        let holder = instance_id.and_then(|instance_id| self.members.holder(instance_id));
+        self.members.get(holder.map_or(member_id, |holder| holder)).map_or(0, Member::bytes)
+    }
+
     /// The members, for a consumer group that takes them over.
     pub fn migrating_members(&self) -> impl Iterator<Item = MigratingMember> + '_ {
         self.members.iter().map(|member| MigratingMember {

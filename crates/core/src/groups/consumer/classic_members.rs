@@ -13,8 +13,9 @@ use std::{
 use tidelog_types::TopicId;
 
 use super::{
-    ClassicMember, ConsumerGroup, ConsumerRecord, ConsumerRules, Member, MemberMetadata, MemberState,
-    MigrationPolicy, Partitions, TopicsImage, deadlines::Timer, without_epochs,
+    Changes, ClassicMember, ConsumerGroup, ConsumerRules, Member, MemberMetadata, MemberState,
+    MigrationPolicy, Partitions, Resolutions, TopicsImage, deadlines::Timer, reconciliation::Report,
+    without_epochs,
 };
 use crate::groups::{
     GroupError, GroupRules, Now,
@@ -26,7 +27,7 @@ use crate::groups::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassicJoined {
     /// What must be stored before the answer goes out; applied to the group already.
-    pub records: Vec<ConsumerRecord>,
+    pub changes: Changes,
     /// The answer.
     pub joined: Joined,
     /// True when the member took the place of another one: the group may have no member of the consumer protocol left,
@@ -58,15 +59,17 @@ impl ConsumerGroup {
             return Err(refuse(GroupError::InconsistentGroupProtocol));
         };
 
-        let mut records = Vec::new();
+        let mut changes = Changes::default();
         let owned = by_id(&subscription.owned, topics);
         let change = |metadata| joined_metadata(metadata, request, subscription);
         let (changed, mut bump) =
-            self.update_member(rules, &member_id, replaces.as_ref(), change, &mut records);
-        bump |= self.resolve_patterns(now, topics, &[], &mut records);
-        self.update_epoch(topics, bump, &mut records);
-        self.update_target(now, rules, topics, &mut records);
-        self.reconcile(topics, &member_id, Some(&owned), changed, &mut records);
+            self.update_member(rules, &member_id, replaces.as_ref(), change, &mut changes);
+        // A member without an expression has none resolved: those that are due wait for one that has.
+        bump |= self.resolve_patterns(now, topics, &Resolutions::default(), None, &mut changes);
+        self.update_epoch(topics, bump, &mut changes);
+        self.update_target(now, rules, topics, &mut changes);
+        // It joins when it has taken all that it was given.
+        self.reconcile(topics, &member_id, Report::Anew(&owned), changed, &mut changes);
 
         self.deadlines.stop(&member_id, Timer::Join);
         self.deadlines.stop(&member_id, Timer::Revocation);
@@ -81,7 +84,7 @@ impl ConsumerGroup {
             member_id,
             members: Vec::new(),
         };
-        Ok(ClassicJoined { records, joined, replaced: replaces.is_some() })
+        Ok(ClassicJoined { changes, joined, replaced: replaces.is_some() })
     }
 
     /// Gives the id that the member has or gets, and the one it replaces.
@@ -130,11 +133,13 @@ impl ConsumerGroup {
 
     /// True when the request has a protocol that all classic members have.
     fn speaks(&self, request: &JoinRequest) -> bool {
-        let classic = || self.state.members.values().filter_map(|member| member.metadata.classic.as_ref());
-        &*request.protocol_type == CONSUMER_PROTOCOL_TYPE
-            && request.protocols.iter().any(|(name, _)| {
-                classic().all(|member| member.protocols.iter().any(|(other, _)| other == name))
-            })
+        let mut common: BTreeSet<&Arc<str>> = request.protocols.iter().map(|(name, _)| name).collect();
+        // Each name is looked up once: there may be many on both sides.
+        for classic in self.state.members.values().filter_map(|member| member.metadata.classic.as_ref()) {
+            let spoken = classic.protocols.iter().filter_map(|(name, _)| common.take(name));
+            common = spoken.collect();
+        }
+        &*request.protocol_type == CONSUMER_PROTOCOL_TYPE && !common.is_empty()
     }
 
     /// Handles a SyncGroup: the member gets what it has.
@@ -216,7 +221,7 @@ impl ConsumerGroup {
         &mut self,
         topics: &dyn TopicsImage,
         leaving: &[LeavingMember<'_>],
-    ) -> (Vec<Result<Arc<str>, GroupError>>, Vec<ConsumerRecord>) {
+    ) -> (Vec<Result<Arc<str>, GroupError>>, Changes) {
         let mut gone = BTreeSet::new();
         let mut answers = Vec::with_capacity(leaving.len());
         for member in leaving {
@@ -234,9 +239,9 @@ impl ConsumerGroup {
             gone.extend(found.iter().cloned());
             answers.push(found);
         }
-        let mut records = Vec::new();
-        self.remove_members(topics, &gone, &mut records);
-        (answers, records)
+        let mut changes = Changes::default();
+        self.remove_members(topics, &gone, &mut changes);
+        (answers, changes)
     }
 
     /// The member that a request of the classic protocol is of, after the checks that all of them have.

@@ -64,6 +64,11 @@ impl Deadlines {
         self.queue.first().map(|(deadline, _, _)| *deadline)
     }
 
+    /// The member with a timer whose deadline has come: the next that [`Self::take_due`] takes.
+    pub(super) fn due(&self, now: Duration) -> Option<&Arc<str>> {
+        self.queue.first().filter(|(deadline, _, _)| *deadline <= now).map(|(_, member_id, _)| member_id)
+    }
+
     /// Takes a timer whose deadline has come.
     pub(super) fn take_due(&mut self, now: Duration) -> Option<(Arc<str>, Timer)> {
         if self.next()? > now {
@@ -72,6 +77,18 @@ impl Deadlines {
         let (_, member_id, timer) = self.queue.pop_first()?;
         self.running.remove(&(Arc::clone(&member_id), timer));
         Some((member_id, timer))
+    }
+
+    /// The members that timers run for.
+    #[cfg(test)]
+    pub(super) fn owners(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.running.keys().map(|(member_id, _)| member_id)
+    }
+
+    /// Whether a timer runs.
+    #[cfg(test)]
+    pub(super) fn is_running(&self, member_id: &Arc<str>, timer: Timer) -> bool {
+        self.running.contains_key(&(Arc::clone(member_id), timer))
     }
 
     /// Forgets every timer.

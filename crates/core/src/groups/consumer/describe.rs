@@ -92,6 +92,27 @@ impl ConsumerGroup {
         }
     }
 
+    /// About how many bytes [`Self::describe`] tells.
+    #[must_use]
+    pub fn described_bytes(&self) -> usize {
+        /// A topic's id and most names.
+        const TOPIC_BYTES: usize = 96;
+        const PARTITION_BYTES: usize = 4;
+        let topics: usize = self
+            .state
+            .members
+            .iter()
+            .map(|(member_id, member)| {
+                let current = &member.current;
+                let has = current.assigned.values().chain(current.pending_revocation.values());
+                let owned: usize = has.map(|inner| TOPIC_BYTES + inner.len() * PARTITION_BYTES).sum();
+                let target = self.state.targets.get(member_id).into_iter().flat_map(|target| target.values());
+                owned + target.map(|inner| TOPIC_BYTES + inner.len() * PARTITION_BYTES).sum::<usize>()
+            })
+            .sum();
+        self.bytes() + topics
+    }
+
     /// All that can be told of the group.
     #[must_use]
     pub fn describe(&self, rules: &ConsumerRules, topics: &dyn TopicsImage) -> DescribedGroup {

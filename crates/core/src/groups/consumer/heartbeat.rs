@@ -6,10 +6,13 @@ use std::{
 };
 
 use super::{
-    ConsumerGroup, ConsumerRecord, ConsumerRules, CurrentAssignment, GroupMetadata, Heartbeat,
+    Changes, ConsumerGroup, ConsumerRecord, ConsumerRules, CurrentAssignment, GroupMetadata, Heartbeat,
     HeartbeatAnswer, HeartbeatRefused, Heartbeated, LEFT_FOR_A_WHILE, MemberMetadata, MemberState,
-    PATTERN_REFRESH_INTERVAL, Partitions, ResolvedPattern, TopicsImage, deadlines::Timer, pattern::Pattern,
-    reconciliation::Step, records::pairs, session_timeout, topics_hash, without_epochs,
+    PATTERN_REFRESH_INTERVAL, Partitions, PatternsWanted, Resolutions, ResolvedPattern, TopicsImage,
+    deadlines::Timer,
+    reconciliation::{Report, Step},
+    records::pairs,
+    session_timeout, topics_hash, without_epochs,
 };
 use crate::groups::{GroupError, Now};
 
@@ -19,42 +22,45 @@ struct Admission {
     /// The member that held the instance id, left, and is replaced.
     replaces: Option<Arc<str>>,
     /// The request's regular expression, when it has yet to be resolved.
-    pattern: Option<(Arc<str>, Pattern)>,
+    pattern: Option<Arc<str>>,
 }
 
 impl ConsumerGroup {
     /// Handles one heartbeat: a member joins, goes on, or leaves.
     ///
-    /// The records it returns are applied already; the module's documentation says what the caller owes them.
+    /// The changes it returns are applied already; the module's documentation says what the caller owes them.
+    /// `resolutions` is what came of [`Self::patterns_wanted`].
     ///
     /// # Errors
     /// The group is as it was. `InvalidRequest`, `UnsupportedAssignor`, `InvalidRegularExpression`: the request is wrong.
     /// `GroupMaxSizeReached`, `UnreleasedInstanceId`: it may come again later. `UnknownMemberId`, `FencedMemberEpoch`,
-    /// `FencedInstanceId`: the member must give up all its partitions; all but the last may join again.
+    /// `FencedInstanceId`: the member must give up all its partitions; all but the last may join again. `CoordinatorNotAvailable`: an expression became wanted that `resolutions`
+    /// has not.
     pub fn heartbeat(
         &mut self,
         now: Now,
         rules: &ConsumerRules,
         topics: &dyn TopicsImage,
+        resolutions: &Resolutions,
         request: &Heartbeat,
     ) -> Result<Heartbeated, HeartbeatRefused> {
         request.check(rules)?;
         if request.epoch < 0 {
             return self.leave(topics, request);
         }
-        let admission = self.admit(rules, request)?;
+        let admission = self.admit(rules, resolutions, request)?;
         let member_id = Arc::clone(&admission.member_id);
-        let mut records = Vec::new();
+        let mut changes = Changes::default();
 
         let assigned_before = self.assigned(admission.replaces.as_ref().unwrap_or(&member_id));
         let replaces = admission.replaces.as_ref();
         let change = |metadata| updated(metadata, request);
         let (subscription_changed, mut bump) =
-            self.update_member(rules, &member_id, replaces, change, &mut records);
-        bump |= self.resolve_patterns(now, topics, admission.pattern.as_slice(), &mut records);
-        self.update_epoch(topics, bump, &mut records);
-        self.update_target(now, rules, topics, &mut records);
-        self.reconcile(topics, &member_id, request.owned.as_ref(), subscription_changed, &mut records);
+            self.update_member(rules, &member_id, replaces, change, &mut changes);
+        bump |= self.resolve_patterns(now, topics, resolutions, admission.pattern.as_ref(), &mut changes);
+        self.update_epoch(topics, bump, &mut changes);
+        self.update_target(now, rules, topics, &mut changes);
+        self.reconcile(topics, &member_id, request.report(), subscription_changed, &mut changes);
         self.restart_timers(now, rules, &member_id, assigned_before.as_ref());
 
         let member = &self.state.members[&member_id];
@@ -67,7 +73,7 @@ impl ConsumerGroup {
             assignment: tell.then_some(assigned),
             member_id,
         };
-        Ok(Heartbeated { records, answer })
+        Ok(Heartbeated { changes, answer })
     }
 
     fn assigned(&self, member_id: &Arc<str>) -> Option<CurrentAssignment> {
@@ -75,7 +81,12 @@ impl ConsumerGroup {
     }
 
     /// Finds out whether the request may do what it asks for.
-    fn admit(&self, rules: &ConsumerRules, request: &Heartbeat) -> Result<Admission, HeartbeatRefused> {
+    fn admit(
+        &self,
+        rules: &ConsumerRules,
+        resolutions: &Resolutions,
+        request: &Heartbeat,
+    ) -> Result<Admission, HeartbeatRefused> {
         let member_id = request.member();
         let known = self.state.members.contains_key(&member_id);
         if self.state.members.len() >= rules.size_max && !known {
@@ -101,13 +112,38 @@ impl ConsumerGroup {
             None if joins && !known => {}
             None => self.check_epoch(&member_id, request)?,
         }
-        let pattern = match &request.subscribed_pattern {
-            Some(pattern) if !pattern.is_empty() && !self.state.patterns.contains_key(pattern) => {
-                Some((Arc::clone(pattern), Pattern::compile(pattern)?))
-            }
-            _ => None,
-        };
+        let pattern = self.new_pattern(request).cloned();
+        if let Some(pattern) = &pattern {
+            let resolved = resolutions.patterns.get(pattern).ok_or(GroupError::CoordinatorNotAvailable)?;
+            resolved.as_ref().map_err(Clone::clone)?;
+        }
         Ok(Admission { member_id, replaces, pattern })
+    }
+
+    /// The regular expression of a request, where no member has it yet.
+    fn new_pattern<'a>(&self, request: &'a Heartbeat) -> Option<&'a Arc<str>> {
+        let pattern = request.subscribed_pattern.as_ref()?;
+        (!pattern.is_empty() && !self.state.patterns.contains_key(pattern)).then_some(pattern)
+    }
+
+    /// The regular expressions whose matches this heartbeat asks for.
+    #[must_use]
+    pub fn patterns_wanted(&self, now: Now, topics: &dyn TopicsImage, request: &Heartbeat) -> PatternsWanted {
+        if request.epoch < 0 {
+            return PatternsWanted::default();
+        }
+        let is_due = self.are_patterns_due(now, topics.version());
+        PatternsWanted {
+            new: self.new_pattern(request).cloned(),
+            due: if is_due { self.state.subscribed_patterns() } else { BTreeSet::new() },
+        }
+    }
+
+    fn are_patterns_due(&self, now: Now, version: i64) -> bool {
+        // After a load it is not known when they were resolved last, nor with which topics.
+        self.patterns_resolved.is_none_or(|(resolved, at)| {
+            resolved != version && now.monotonic >= at.saturating_add(PATTERN_REFRESH_INTERVAL)
+        })
     }
 
     fn check_epoch(&self, member_id: &str, request: &Heartbeat) -> Result<(), GroupError> {
@@ -138,83 +174,89 @@ impl ConsumerGroup {
         member_id: &Arc<str>,
         replaces: Option<&Arc<str>>,
         change: impl FnOnce(MemberMetadata) -> MemberMetadata,
-        records: &mut Vec<ConsumerRecord>,
+        changes: &mut Changes,
     ) -> (bool, bool) {
         if let Some(old) = replaces {
-            self.replace_member(old, member_id, records);
+            self.replace_member(old, member_id, changes);
         }
         let old = self.state.members.get(member_id).map(|member| member.metadata.clone());
         let metadata = change(old.clone().unwrap_or_default());
         if old.as_ref() == Some(&metadata) {
             return (false, false);
         }
-        let is_first = self.state.members.is_empty() && self.state.epoch == 0;
         let assignor_before = self.preferred_assignor(rules);
         let value = Some(metadata.clone());
-        self.commit(records, ConsumerRecord::MemberMetadata { member_id: Arc::clone(member_id), value });
+        self.commit(changes, ConsumerRecord::MemberMetadata { member_id: Arc::clone(member_id), value });
 
         let old = old.unwrap_or_default();
         let names_changed = old.subscribed_topics != metadata.subscribed_topics;
         let pattern_changed = old.subscribed_pattern != metadata.subscribed_pattern;
         if pattern_changed {
-            self.drop_pattern(&old.subscribed_pattern, records);
+            self.drop_pattern(&old.subscribed_pattern, changes);
         }
         // A new expression brings the group to rebalance when it is resolved; one that is resolved does so now.
         let pattern_matters = pattern_changed
             && (metadata.subscribed_pattern.is_empty()
                 || self.state.patterns.contains_key(&metadata.subscribed_pattern));
         let assignor_changed = assignor_before != self.preferred_assignor(rules);
-        (names_changed || pattern_changed, is_first || names_changed || pattern_matters || assignor_changed)
+        (names_changed || pattern_changed, names_changed || pattern_matters || assignor_changed)
     }
 
     /// Gives the place of a static member that left to the one that came for it.
-    fn replace_member(&mut self, old: &Arc<str>, new: &Arc<str>, records: &mut Vec<ConsumerRecord>) {
+    fn replace_member(&mut self, old: &Arc<str>, new: &Arc<str>, changes: &mut Changes) {
         let Some(member) = self.state.members.get(old).cloned() else { return };
         let target = self.state.targets.get(old).cloned().unwrap_or_default();
-        self.remove_member(old, records);
+        self.remove_member(old, changes);
         let member_id = Arc::clone(new);
-        self.commit(records, ConsumerRecord::MemberMetadata { member_id, value: Some(member.metadata) });
+        self.commit(changes, ConsumerRecord::MemberMetadata { member_id, value: Some(member.metadata) });
         let member_id = Arc::clone(new);
-        self.commit(records, ConsumerRecord::TargetAssignmentMember { member_id, value: Some(target) });
+        self.commit(changes, ConsumerRecord::TargetAssignmentMember { member_id, value: Some(target) });
         let member_id = Arc::clone(new);
         let current = CurrentAssignment { epoch: 0, previous_epoch: 0, ..member.current };
-        self.commit(records, ConsumerRecord::CurrentMemberAssignment { member_id, value: Some(current) });
+        self.commit(changes, ConsumerRecord::CurrentMemberAssignment { member_id, value: Some(current) });
     }
 
     /// Forgets what a regular expression matched when nobody subscribes by it any more.
-    pub(super) fn drop_pattern(&mut self, pattern: &Arc<str>, records: &mut Vec<ConsumerRecord>) {
+    pub(super) fn drop_pattern(&mut self, pattern: &Arc<str>, changes: &mut Changes) {
         if self.state.patterns.contains_key(pattern) && !self.state.is_pattern_used(pattern) {
             let pattern = Arc::clone(pattern);
-            self.commit(records, ConsumerRecord::RegularExpression { pattern, value: None });
+            self.commit(changes, ConsumerRecord::RegularExpression { pattern, value: None });
         }
     }
 
-    /// Resolves the regular expression that is new, and now and then all of them, when topics have changed. Says whether
+    /// Takes over what the regular expression that is new matches, and what all of them do when they are due. Says whether
     /// one of them matches other topics than before.
     pub(super) fn resolve_patterns(
         &mut self,
         now: Now,
         topics: &dyn TopicsImage,
-        new: &[(Arc<str>, Pattern)],
-        records: &mut Vec<ConsumerRecord>,
+        resolutions: &Resolutions,
+        new: Option<&Arc<str>>,
+        changes: &mut Changes,
     ) -> bool {
         let mut changed = false;
-        for (pattern, compiled) in new {
-            changed |= self.resolve_pattern(now, topics, pattern, compiled, records);
-        }
-        let version = topics.version();
-        // After a load it is not known when they were resolved last, nor with which topics.
-        let is_due = self.patterns_resolved.is_none_or(|(resolved, at)| {
-            resolved != version && now.monotonic >= at.saturating_add(PATTERN_REFRESH_INTERVAL)
-        });
-        if is_due {
-            for pattern in self.state.subscribed_patterns() {
-                // It compiled when it was stored; if a later version refuses it, what it matched then stays.
-                if let Ok(compiled) = Pattern::compile(&pattern) {
-                    changed |= self.resolve_pattern(now, topics, &pattern, &compiled, records);
-                }
+        if let Some(pattern) = new {
+            changed |= self.resolve_pattern(now, resolutions, pattern, changes);
+            // What came since the topics were looked at for it is found when all are due again.
+            if let Some((noted, at)) = self.patterns_resolved
+                && resolutions.version < noted
+            {
+                let before = self.patterns_resolved.replace((resolutions.version, at));
+                changes.patterns_resolved.get_or_insert(before);
             }
-            self.patterns_resolved = Some((version, now.monotonic));
+        }
+        if !self.are_patterns_due(now, topics.version()) {
+            return changed;
+        }
+        let patterns = self.state.subscribed_patterns();
+        // Else they stay due.
+        if patterns.iter().all(|pattern| resolutions.patterns.contains_key(pattern)) {
+            for pattern in &patterns {
+                changed |= self.resolve_pattern(now, resolutions, pattern, changes);
+            }
+            let version = if patterns.is_empty() { topics.version() } else { resolutions.version };
+            let before = self.patterns_resolved.replace((version, now.monotonic));
+            changes.patterns_resolved.get_or_insert(before);
         }
         changed
     }
@@ -222,32 +264,24 @@ impl ConsumerGroup {
     fn resolve_pattern(
         &mut self,
         now: Now,
-        topics: &dyn TopicsImage,
+        resolutions: &Resolutions,
         pattern: &Arc<str>,
-        compiled: &Pattern,
-        records: &mut Vec<ConsumerRecord>,
+        changes: &mut Changes,
     ) -> bool {
-        let resolved = ResolvedPattern {
-            topics: compiled.resolve(topics),
-            version: topics.version(),
-            timestamp: now.wall,
-        };
-        let known = self.state.patterns.get(pattern);
-        if known.is_some_and(|known| known.topics == resolved.topics) {
+        // One that compiled when it was stored and that a later version refuses: what it matched then stays.
+        let Some(Ok(topics)) = resolutions.patterns.get(pattern) else { return false };
+        if self.state.patterns.get(pattern).is_some_and(|known| known.topics == *topics) {
             return false;
         }
+        let value =
+            ResolvedPattern { topics: topics.clone(), version: resolutions.version, timestamp: now.wall };
         let pattern = Arc::clone(pattern);
-        self.commit(records, ConsumerRecord::RegularExpression { pattern, value: Some(resolved) });
+        self.commit(changes, ConsumerRecord::RegularExpression { pattern, value: Some(value) });
         true
     }
 
     /// Increments the group epoch when `bump` says so or when the subscribed topics are no longer what they were.
-    pub(super) fn update_epoch(
-        &mut self,
-        topics: &dyn TopicsImage,
-        bump: bool,
-        records: &mut Vec<ConsumerRecord>,
-    ) {
+    pub(super) fn update_epoch(&mut self, topics: &dyn TopicsImage, bump: bool, changes: &mut Changes) {
         let version = topics.version();
         if !bump && self.hash_checked == Some(version) {
             return;
@@ -257,7 +291,7 @@ impl ConsumerGroup {
         if bump || metadata_hash != self.state.metadata_hash {
             let epoch = self.state.epoch.saturating_add(1);
             let value = GroupMetadata { epoch, metadata_hash };
-            self.commit(records, ConsumerRecord::GroupMetadata(Some(value)));
+            self.commit(changes, ConsumerRecord::GroupMetadata(Some(value)));
         }
     }
 
@@ -266,11 +300,12 @@ impl ConsumerGroup {
         &mut self,
         topics: &dyn TopicsImage,
         member_id: &Arc<str>,
-        owned: Option<&Partitions>,
+        report: Report<'_>,
         subscription_changed: bool,
-        records: &mut Vec<ConsumerRecord>,
+        changes: &mut Changes,
     ) {
         let Some(member) = self.state.members.get(member_id) else { return };
+        self.untaken.note(member_id, report, &member.current);
         if !subscription_changed && member.current.is_reconciled_to(self.state.target_epoch) {
             return;
         }
@@ -285,7 +320,8 @@ impl ConsumerGroup {
         let step = Step {
             target_epoch: self.state.target_epoch,
             target: self.state.targets.get(member_id).map_or(&none, |target| target),
-            owned,
+            report,
+            untaken: self.untaken.of(member_id).unwrap_or(&none),
             subscribed: &subscribed,
             subscription_changed,
             is_free: &is_free,
@@ -296,8 +332,9 @@ impl ConsumerGroup {
             assert!(is_free(topic, partition), "{topic}-{partition} given to {member_id} has another owner");
         }
         if next != member.current {
+            self.untaken.move_to(member_id, &member.current, &next);
             let member_id = Arc::clone(member_id);
-            self.commit(records, ConsumerRecord::CurrentMemberAssignment { member_id, value: Some(next) });
+            self.commit(changes, ConsumerRecord::CurrentMemberAssignment { member_id, value: Some(next) });
         }
     }
 
@@ -320,6 +357,18 @@ impl ConsumerGroup {
         }) {
             let deadline = now.after(member.metadata.rebalance_timeout);
             self.deadlines.start(member_id, Timer::Revocation, deadline);
+        }
+    }
+}
+
+impl Heartbeat {
+    /// What it says of the member's partitions.
+    fn report(&self) -> Report<'_> {
+        match &self.owned {
+            None => Report::Unchanged,
+            Some(owned) if self.epoch == 0 => Report::Anew(owned),
+            Some(owned) if self.is_full() => Report::Full(owned),
+            Some(owned) => Report::Finished(owned),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use super::{
-    ConsumerGroup, ConsumerRecord, CurrentAssignment, EpochPartitions, Heartbeat, HeartbeatAnswer,
+    Changes, ConsumerGroup, ConsumerRecord, CurrentAssignment, EpochPartitions, Heartbeat, HeartbeatAnswer,
     HeartbeatRefused, Heartbeated, LEAVE_FOR_A_WHILE, LEFT_FOR_A_WHILE, MemberState, TopicsImage,
     deadlines::Timer,
 };
@@ -27,7 +27,7 @@ impl ConsumerGroup {
             }
         };
         let member = self.state.members.get(member_id).ok_or(GroupError::UnknownMemberId)?;
-        let mut records = Vec::new();
+        let mut changes = Changes::default();
         if request.epoch == LEAVE_FOR_A_WHILE {
             // Its partitions wait for it; what it had to give up it has given up by leaving. Whoever returns for it has
             // its epochs to come, so commits of before are refused by the member's epoch and none by the partitions'.
@@ -45,12 +45,12 @@ impl ConsumerGroup {
             let member_id = Arc::clone(member_id);
             self.deadlines.stop(&member_id, Timer::Revocation);
             self.commit(
-                &mut records,
+                &mut changes,
                 ConsumerRecord::CurrentMemberAssignment { member_id, value: Some(current) },
             );
         } else {
             let leaving = BTreeSet::from([Arc::clone(member_id)]);
-            self.remove_members(topics, &leaving, &mut records);
+            self.remove_members(topics, &leaving, &mut changes);
         }
         let answer = HeartbeatAnswer {
             member_id: Arc::clone(&request.member_id),
@@ -58,15 +58,27 @@ impl ConsumerGroup {
             heartbeat_interval: std::time::Duration::ZERO,
             assignment: None,
         };
-        Ok(Heartbeated { records, answer })
+        Ok(Heartbeated { changes, answer })
     }
 
     /// Removes the members whose time is up: no heartbeat within the session, or partitions not given up within the
-    /// rebalance timeout; a classic member as well when it does not join again or does not sync within it. The records are
-    /// applied already.
-    pub fn tick(&mut self, now: Now, topics: &dyn TopicsImage) -> Vec<ConsumerRecord> {
+    /// rebalance timeout; a classic member as well when it does not join again or does not sync within it. The changes are
+    /// applied already. One is removed at least, and another one while `has_room` says of it, by its id and its regular
+    /// expression, that its end may be stored along: else it is removed by a later call.
+    pub fn tick(
+        &mut self,
+        now: Now,
+        topics: &dyn TopicsImage,
+        mut has_room: impl FnMut(&str, &str) -> bool,
+    ) -> Changes {
         let mut expired = BTreeSet::new();
-        while let Some((member_id, timer)) = self.deadlines.take_due(now.monotonic) {
+        while let Some(member_id) = self.deadlines.due(now.monotonic) {
+            let pattern = self.state.members.get(member_id).map(|member| &member.metadata.subscribed_pattern);
+            let is_new = !expired.contains(member_id);
+            if is_new && !has_room(member_id, pattern.map_or("", |pattern| pattern)) && !expired.is_empty() {
+                break;
+            }
+            let Some((member_id, timer)) = self.deadlines.take_due(now.monotonic) else { break };
             let is_over = self.state.members.get(&member_id).is_some_and(|member| match timer {
                 Timer::Session => true,
                 Timer::Revocation => member.current.state == MemberState::UnrevokedPartitions,
@@ -76,21 +88,9 @@ impl ConsumerGroup {
                 expired.insert(member_id);
             }
         }
-        let mut records = Vec::new();
-        self.remove_members(topics, &expired, &mut records);
-        records
-    }
-
-    /// Removes members as an administrator asks for; those that are not in the group are left out.
-    pub fn expel(
-        &mut self,
-        topics: &dyn TopicsImage,
-        member_ids: &BTreeSet<Arc<str>>,
-    ) -> Vec<ConsumerRecord> {
-        let known = member_ids.iter().filter(|id| self.state.members.contains_key(*id)).cloned().collect();
-        let mut records = Vec::new();
-        self.remove_members(topics, &known, &mut records);
-        records
+        let mut changes = Changes::default();
+        self.remove_members(topics, &expired, &mut changes);
+        changes
     }
 
     /// Removes members for good: the group epoch grows once, and the next heartbeat computes a target without them.
@@ -98,7 +98,7 @@ impl ConsumerGroup {
         &mut self,
         topics: &dyn TopicsImage,
         member_ids: &BTreeSet<Arc<str>>,
-        records: &mut Vec<ConsumerRecord>,
+        changes: &mut Changes,
     ) {
         if member_ids.is_empty() {
             return;
@@ -108,22 +108,23 @@ impl ConsumerGroup {
             if let Some(member) = self.state.members.get(member_id) {
                 patterns.insert(Arc::clone(&member.metadata.subscribed_pattern));
             }
-            self.remove_member(member_id, records);
+            self.remove_member(member_id, changes);
         }
         for pattern in &patterns {
-            self.drop_pattern(pattern, records);
+            self.drop_pattern(pattern, changes);
         }
-        self.update_epoch(topics, true, records);
+        self.update_epoch(topics, true, changes);
     }
 
     /// Ends all that is stored of one member. The order matters to who reads it: the partitions are free before the
     /// member is gone.
-    pub(super) fn remove_member(&mut self, member_id: &Arc<str>, records: &mut Vec<ConsumerRecord>) {
+    pub(super) fn remove_member(&mut self, member_id: &Arc<str>, changes: &mut Changes) {
         let id = || Arc::clone(member_id);
-        self.commit(records, ConsumerRecord::CurrentMemberAssignment { member_id: id(), value: None });
-        self.commit(records, ConsumerRecord::TargetAssignmentMember { member_id: id(), value: None });
-        self.commit(records, ConsumerRecord::MemberMetadata { member_id: id(), value: None });
+        self.commit(changes, ConsumerRecord::CurrentMemberAssignment { member_id: id(), value: None });
+        self.commit(changes, ConsumerRecord::TargetAssignmentMember { member_id: id(), value: None });
+        self.commit(changes, ConsumerRecord::MemberMetadata { member_id: id(), value: None });
         self.deadlines.remove(member_id);
+        self.untaken.remove(member_id);
     }
 
     /// What ends the whole group in the log, for a group that is deleted. Offsets are not the group's matter.
@@ -134,17 +135,17 @@ impl ConsumerGroup {
         if !self.is_empty() {
             return Err(GroupError::NonEmptyGroup);
         }
-        let mut records = Vec::new();
+        let mut changes = Changes::default();
         let strays: Vec<Arc<str>> = self.state.targets.keys().cloned().collect();
         for member_id in strays {
-            self.commit(&mut records, ConsumerRecord::TargetAssignmentMember { member_id, value: None });
+            self.commit(&mut changes, ConsumerRecord::TargetAssignmentMember { member_id, value: None });
         }
-        self.commit(&mut records, ConsumerRecord::TargetAssignmentMetadata(None));
+        self.commit(&mut changes, ConsumerRecord::TargetAssignmentMetadata(None));
         let patterns: Vec<Arc<str>> = self.state.patterns.keys().cloned().collect();
         for pattern in patterns {
-            self.commit(&mut records, ConsumerRecord::RegularExpression { pattern, value: None });
+            self.commit(&mut changes, ConsumerRecord::RegularExpression { pattern, value: None });
         }
-        self.commit(&mut records, ConsumerRecord::GroupMetadata(None));
-        Ok(records)
+        self.commit(&mut changes, ConsumerRecord::GroupMetadata(None));
+        Ok(changes.into_records())
     }
 }

@@ -10,9 +10,9 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use super::{
-    ClassicMember, ConsumerGroup, ConsumerRecord, ConsumerRules, CurrentAssignment, EpochPartitions,
+    Changes, ClassicMember, ConsumerGroup, ConsumerRecord, ConsumerRules, CurrentAssignment, EpochPartitions,
     GroupMetadata, Heartbeat, HeartbeatRefused, Heartbeated, MemberMetadata, MemberState, Partitions,
-    TargetAssignmentMetadata, TopicsImage,
+    Resolutions, TargetAssignmentMetadata, TopicsImage,
     classic_members::{by_id, by_name},
     topics_hash,
 };
@@ -48,7 +48,9 @@ impl MigrationPolicy {
         }
     }
 
-    const fn allows_upgrade(self) -> bool {
+    /// Whether a classic group may become a consumer group.
+    #[must_use]
+    pub const fn allows_upgrade(self) -> bool {
         matches!(self, Self::Upgrade | Self::Bidirectional)
     }
 
@@ -85,6 +87,7 @@ impl ConsumerGroup {
         now: Now,
         rules: &ConsumerRules,
         topics: &dyn TopicsImage,
+        resolutions: &Resolutions,
         request: &Heartbeat,
     ) -> Result<(Self, Heartbeated), HeartbeatRefused> {
         let refuse = |reason| Err(HeartbeatRefused::new(GroupError::GroupIdNotFound, reason));
@@ -93,7 +96,7 @@ impl ConsumerGroup {
             return refuse("the group is not a consumer group");
         }
         let mut group = Self::new();
-        let mut records = Vec::new();
+        let mut changes = Changes::default();
         if classic.member_count() > 0 {
             if !policy.allows_upgrade() {
                 return refuse("the group is a classic group and must not be upgraded");
@@ -104,14 +107,14 @@ impl ConsumerGroup {
             if classic.member_count() > rules.size_max {
                 return refuse("the group has more members than a consumer group may have");
             }
-            if group.take_over(classic, topics, &mut records).is_none() {
+            if group.take_over(classic, topics, &mut changes).is_none() {
                 return refuse("what the members of the classic group said cannot be taken over");
             }
             group.loaded(now, rules);
         }
-        let mut heartbeated = group.heartbeat(now, rules, topics, request)?;
-        records.append(&mut heartbeated.records);
-        heartbeated.records = records;
+        let mut heartbeated = group.heartbeat(now, rules, topics, resolutions, request)?;
+        changes.extend(heartbeated.changes);
+        heartbeated.changes = changes;
         Ok((group, heartbeated))
     }
 
@@ -120,7 +123,7 @@ impl ConsumerGroup {
         &mut self,
         classic: &ClassicGroup,
         topics: &dyn TopicsImage,
-        records: &mut Vec<ConsumerRecord>,
+        changes: &mut Changes,
     ) -> Option<()> {
         let epoch = classic.generation();
         let mut taken = BTreeSet::new();
@@ -138,16 +141,16 @@ impl ConsumerGroup {
             }
             assignments.push((Arc::clone(&member.member_id), own));
             let value = Some(metadata);
-            self.commit(records, ConsumerRecord::MemberMetadata { member_id: member.member_id, value });
+            self.commit(changes, ConsumerRecord::MemberMetadata { member_id: member.member_id, value });
         }
         let metadata_hash = topics_hash(self.state.subscribed_topics(), topics);
-        self.commit(records, ConsumerRecord::GroupMetadata(Some(GroupMetadata { epoch, metadata_hash })));
+        self.commit(changes, ConsumerRecord::GroupMetadata(Some(GroupMetadata { epoch, metadata_hash })));
         for (member_id, own) in &assignments {
             let (member_id, value) = (Arc::clone(member_id), Some(Arc::new(own.clone())));
-            self.commit(records, ConsumerRecord::TargetAssignmentMember { member_id, value });
+            self.commit(changes, ConsumerRecord::TargetAssignmentMember { member_id, value });
         }
         let value = TargetAssignmentMetadata { assignment_epoch: epoch, timestamp: None };
-        self.commit(records, ConsumerRecord::TargetAssignmentMetadata(Some(value)));
+        self.commit(changes, ConsumerRecord::TargetAssignmentMetadata(Some(value)));
         for (member_id, own) in assignments {
             let given = |(topic, partitions): (_, BTreeSet<i32>)| {
                 (topic, partitions.into_iter().map(|partition| (partition, epoch)).collect())
@@ -159,18 +162,19 @@ impl ConsumerGroup {
                 assigned: own.into_iter().map(given).collect(),
                 pending_revocation: EpochPartitions::new(),
             });
-            self.commit(records, ConsumerRecord::CurrentMemberAssignment { member_id, value });
+            self.commit(changes, ConsumerRecord::CurrentMemberAssignment { member_id, value });
         }
         Some(())
     }
 
     /// Makes a classic group of this one when all its members speak the classic protocol, as they may after one left, died
-    /// or was replaced; `None` when they do not, or must not become one. Afterwards this group is over.
+    /// or was replaced; `None` when they do not, or must not become one. This group is as it was: it is over once the caller
+    /// has stored what came of it.
     ///
     /// With `rebalance`, for a group that lost a member, the members are told to join anew; a member that came in another's
     /// place is just joining.
     pub fn downgrade(
-        &mut self,
+        &self,
         now: Now,
         classic_rules: &GroupRules,
         policy: MigrationPolicy,
@@ -210,16 +214,25 @@ impl ConsumerGroup {
         if rebalance {
             group.rebalance_taken_over(now, effects);
         }
-        Some(Downgraded { tombstones: self.end(), stored, group })
+        Some(Downgraded { tombstones: self.clone().end(), stored, group })
+    }
+
+    /// The least bytes that what the members said takes in the record of a classic group; `None` while one of them does not
+    /// speak the classic protocol.
+    #[must_use]
+    pub fn classic_bytes_min(&self) -> Option<usize> {
+        let classic = self.state.members.values().map(|member| member.metadata.classic.as_ref());
+        classic.map(|classic| classic?.protocols.iter().map(|(_, said)| said.len()).min()).sum()
     }
 
     /// Ends the group with all its members.
     fn end(&mut self) -> Vec<ConsumerRecord> {
-        let mut records = Vec::new();
+        let mut changes = Changes::default();
         let member_ids: Vec<Arc<str>> = self.state.members.keys().cloned().collect();
         for member_id in &member_ids {
-            self.remove_member(member_id, &mut records);
+            self.remove_member(member_id, &mut changes);
         }
+        let mut records = changes.into_records();
         records.extend(self.delete().expect("its members were removed"));
         records
     }

@@ -1,34 +1,63 @@
 //! Subscription by regular expression (KIP-848's `SubscribedTopicRegex`, in the syntax of RE2).
 //!
-//! An expression comes from a client: it is bounded in what its program may take, and it is matched in linear time.
+//! An expression comes from a client: its length and what its program may take are bounded, and it is matched in linear time.
+//! Even so it may take some milliseconds, and as long again for every few names: whoever holds a lock compiles and matches
+//! none. The caller does both before and hands the machine what came of it ([`Resolutions`]).
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use regex::{Regex, RegexBuilder};
+use tidelog_types::{limits::GROUP_PATTERN_BYTES_MAX, shown};
 
-use super::{HeartbeatRefused, TopicsImage};
+use super::HeartbeatRefused;
 use crate::groups::GroupError;
 
 /// The most bytes that the compiled program of one expression may take.
-const PROGRAM_BYTES_MAX: usize = 1 << 20;
+const PROGRAM_BYTES_MAX: usize = 256 * 1024;
 
 /// How deep groups of an expression may nest.
 const NESTING_MAX: u32 = 100;
 
+/// What regular expressions were found to match, before the call that needs to know.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Resolutions {
+    /// The version of the topics that were looked at.
+    pub version: i64,
+    /// The names that match, by expression, or why it is none.
+    pub patterns: BTreeMap<Arc<str>, Result<BTreeSet<Arc<str>>, HeartbeatRefused>>,
+}
+
+/// What a heartbeat asks for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PatternsWanted {
+    /// Its own expression, which no member has yet: it cannot be handled without.
+    pub new: Option<Arc<str>>,
+    /// All of the group's, which are looked at now and then when topics have changed: they may wait for a later one.
+    pub due: BTreeSet<Arc<str>>,
+}
+
 /// An expression that matches whole topic names.
 #[derive(Debug, Clone)]
-pub(super) struct Pattern(Regex);
+pub struct Pattern(Regex);
 
 impl Pattern {
     /// Compiles an expression.
     ///
     /// # Errors
-    /// `InvalidRegularExpression` when it is not one, or when its program would be too large.
-    pub(super) fn compile(pattern: &str) -> Result<Self, HeartbeatRefused> {
+    /// `InvalidRegularExpression` when it is not one, or when it or its program would be too large.
+    pub fn compile(pattern: &str) -> Result<Self, HeartbeatRefused> {
         let refuse = |error: &regex::Error| {
-            let reason = format!("the regular expression {pattern} is not valid: {error}");
+            let error = error.to_string();
+            let reason = format!("the regular expression {} is not valid: {}", shown(pattern), shown(&error));
             HeartbeatRefused::new(GroupError::InvalidRegularExpression, reason)
         };
+        if pattern.len() > GROUP_PATTERN_BYTES_MAX {
+            let reason = format!("a regular expression has at most {GROUP_PATTERN_BYTES_MAX} bytes here");
+            return Err(HeartbeatRefused::new(GroupError::InvalidRegularExpression, reason));
+        }
         let expression = without_quotations(pattern);
         // Alone first: what is only an expression between the brackets put around it below is none.
         build(&expression).map_err(|error| refuse(&error))?;
@@ -39,15 +68,10 @@ impl Pattern {
             .map_err(|error| refuse(&error))
     }
 
-    /// The names that match.
-    pub(super) fn resolve(&self, topics: &dyn TopicsImage) -> BTreeSet<Arc<str>> {
-        let mut found = BTreeSet::new();
-        topics.for_each_name(&mut |name| {
-            if self.0.is_match(name) {
-                found.insert(Arc::clone(name));
-            }
-        });
-        found
+    /// Whether a topic's name matches.
+    #[must_use]
+    pub fn matches(&self, name: &str) -> bool {
+        self.0.is_match(name)
     }
 }
 
@@ -81,11 +105,10 @@ fn without_quotations(pattern: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::groups::consumer::tests::Topics;
 
-    fn matches(pattern: &str, names: &[&str]) -> Vec<String> {
-        let topics = Topics::new(names.iter().map(|name| (*name, 1)));
-        Pattern::compile(pattern).unwrap().resolve(&topics).iter().map(ToString::to_string).collect()
+    fn matches(pattern: &str, names: &[&'static str]) -> Vec<&'static str> {
+        let pattern = Pattern::compile(pattern).unwrap();
+        names.iter().copied().filter(|name| pattern.matches(name)).collect()
     }
 
     #[test]
@@ -113,6 +136,14 @@ mod tests {
         assert_eq!(matches(r"\Qa.b\E.*", &["a.b", "a.bc", "axb"]), ["a.b", "a.bc"]);
         assert_eq!(matches(r"\Qa.b", &["a.b", "axb"]), ["a.b"]);
         assert_eq!(without_quotations(r"\\Qa"), r"\\Qa");
+    }
+
+    #[test]
+    fn an_expression_of_any_length_is_refused_and_an_error_repeats_little_of_it() {
+        assert!(Pattern::compile(&"a".repeat(GROUP_PATTERN_BYTES_MAX)).is_ok());
+        assert!(Pattern::compile(&"a".repeat(GROUP_PATTERN_BYTES_MAX + 1)).is_err());
+        let refused = Pattern::compile(&format!("({}", "ü".repeat(2_000))).unwrap_err();
+        assert!(refused.reason.chars().count() < 700, "{}", refused.reason);
     }
 
     #[test]

@@ -2,12 +2,18 @@
 //!
 //! A member gives up before it gets: while it owns what is not in its target it keeps its epoch and gets nothing new; a
 //! partition of its target that another still owns is waited for. So a partition never has two owners.
+//!
+//! What a member was given and has never been seen with is a case of its own. It may be taking it at this moment, and a
+//! request that it sends meanwhile, after an answer was lost, does not name it: which is what one would send that had
+//! given it up. Kafka takes it for that, and another member may get what the first begins to read. Here such a partition
+//! counts as given up only once the member names exactly what it is left with, or has been told to give it up and has then
+//! finished a step without it (a request with partitions and nothing else).
 
 use std::collections::BTreeSet;
 
 use tidelog_types::TopicId;
 
-use super::{CurrentAssignment, EpochPartitions, MemberState, Partitions};
+use super::{CurrentAssignment, EpochPartitions, MemberState, Partitions, without_epochs};
 
 /// All that one step depends on, apart from the member itself.
 pub(super) struct Step<'a> {
@@ -15,8 +21,10 @@ pub(super) struct Step<'a> {
     pub(super) target_epoch: i32,
     /// What the member is to have.
     pub(super) target: &'a Partitions,
-    /// What the member says that it owns; `None` when it says nothing.
-    pub(super) owned: Option<&'a Partitions>,
+    /// What the member says that it owns.
+    pub(super) report: Report<'a>,
+    /// What the member was given and has never said to own.
+    pub(super) untaken: &'a Partitions,
     /// The topics that the member subscribes to now; the target may be older.
     pub(super) subscribed: &'a BTreeSet<TopicId>,
     /// True when the member has just changed its subscription.
@@ -25,12 +33,37 @@ pub(super) struct Step<'a> {
     pub(super) is_free: &'a dyn Fn(TopicId, i32) -> bool,
 }
 
+/// What a member says that it owns.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Report<'a> {
+    /// Nothing: it is as it was.
+    Unchanged,
+    /// It has finished a step, and owns these.
+    Finished(&'a Partitions),
+    /// It says all there is to say, be it in the middle of a step.
+    Full(&'a Partitions),
+    /// It begins: it owns these, and takes nothing of what it was given before.
+    Anew(&'a Partitions),
+}
+
+impl<'a> Report<'a> {
+    /// The partitions; `None` when it says nothing.
+    pub(super) const fn owned(self) -> Option<&'a Partitions> {
+        match self {
+            Self::Unchanged => None,
+            Self::Finished(owned) | Self::Full(owned) | Self::Anew(owned) => Some(owned),
+        }
+    }
+}
+
 impl Step<'_> {
     /// The member after the step; equal to `current` when it cannot go on.
     pub(super) fn take(&self, current: &CurrentAssignment) -> CurrentAssignment {
         match current.state {
             MemberState::Stable if current.epoch != self.target_epoch => self.towards_target(current),
-            MemberState::UnrevokedPartitions if !self.still_owns(&current.pending_revocation) => {
+            MemberState::UnrevokedPartitions
+                if !self.still_owns(&current.pending_revocation, &current.assigned, true) =>
+            {
                 self.towards_target(current)
             }
             MemberState::Stable | MemberState::UnrevokedPartitions if self.subscription_changed => {
@@ -45,14 +78,27 @@ impl Step<'_> {
         }
     }
 
-    /// True unless the member has said that it owns none of `partitions`.
-    fn still_owns(&self, partitions: &EpochPartitions) -> bool {
-        let Some(owned) = self.owned else { return true };
-        owned.iter().any(|(topic, owned)| {
-            partitions
-                .get(topic)
-                .is_some_and(|inner| owned.iter().any(|partition| inner.contains_key(partition)))
-        })
+    /// True unless the member has given up all of `partitions`; `left` is what it keeps, and `is_told` is true when it has
+    /// been asked to.
+    fn still_owns(&self, partitions: &EpochPartitions, left: &EpochPartitions, is_told: bool) -> bool {
+        let Some(owned) = self.report.owned() else { return true };
+        let named_in = |among: &Partitions| {
+            among.iter().any(|(topic, among)| {
+                partitions
+                    .get(topic)
+                    .is_some_and(|inner| among.iter().any(|partition| inner.contains_key(partition)))
+            })
+        };
+        if named_in(owned) {
+            return true;
+        }
+        match self.report {
+            Report::Anew(_) => false,
+            Report::Finished(_) if is_told => false,
+            // It is where it is to be: it need not take a step, and would not tell of one.
+            Report::Full(_) if without_epochs(left) == *owned => false,
+            _ => named_in(self.untaken),
+        }
     }
 
     fn towards_target(&self, current: &CurrentAssignment) -> CurrentAssignment {
@@ -63,7 +109,7 @@ impl Step<'_> {
                 && self.target.get(topic).is_some_and(|partitions| partitions.contains(partition))
         };
         let (mut assigned, revoked) = split(&current.assigned, wanted);
-        if !revoked.is_empty() && self.still_owns(&revoked) {
+        if !revoked.is_empty() && self.still_owns(&revoked, &assigned, false) {
             return CurrentAssignment {
                 epoch: current.epoch,
                 previous_epoch: current.epoch,
@@ -110,7 +156,7 @@ impl Step<'_> {
         for (topic, partitions) in dropped {
             pending_revocation.entry(topic).or_default().extend(partitions);
         }
-        if self.still_owns(&pending_revocation) {
+        if self.still_owns(&pending_revocation, &assigned, false) {
             return CurrentAssignment {
                 epoch: current.epoch,
                 previous_epoch: current.epoch,

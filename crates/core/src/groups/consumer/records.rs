@@ -111,6 +111,24 @@ pub struct MemberMetadata {
     pub classic: Option<ClassicMember>,
 }
 
+/// What one entry of a set or list takes besides its bytes.
+const ENTRY_OVERHEAD_BYTES: usize = 64;
+
+impl MemberMetadata {
+    /// What it takes in memory besides the struct itself, about; nothing for what nobody has said.
+    pub(super) fn bytes(&self) -> usize {
+        let texts = [&self.instance_id, &self.rack_id, &self.server_assignor];
+        let texts: usize = texts.into_iter().flatten().map(|text| text.len()).sum();
+        let topics: usize =
+            self.subscribed_topics.iter().map(|topic| topic.len() + ENTRY_OVERHEAD_BYTES).sum();
+        let protocols = self.classic.iter().flat_map(|classic| &classic.protocols);
+        let protocols: usize =
+            protocols.map(|(name, metadata)| name.len() + metadata.len() + ENTRY_OVERHEAD_BYTES).sum();
+        let own = self.client_id.len() + self.client_host.len() + self.subscribed_pattern.len();
+        texts + topics + protocols + own
+    }
+}
+
 /// What is known of a member of a consumer group that speaks the classic protocol.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassicMember {
@@ -218,6 +236,14 @@ pub struct ResolvedPattern {
     pub version: i64,
     /// When that was.
     pub timestamp: Timestamp,
+}
+
+impl ResolvedPattern {
+    /// What it takes in memory, about.
+    pub(super) fn bytes(&self) -> usize {
+        ENTRY_OVERHEAD_BYTES
+            + self.topics.iter().map(|topic| topic.len() + ENTRY_OVERHEAD_BYTES).sum::<usize>()
+    }
 }
 
 /// Every partition with its topic.

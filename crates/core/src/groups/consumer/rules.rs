@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use super::{Assignor, ConsumerRecord, LEAVE_FOR_A_WHILE, LEAVE_FOR_GOOD, Partitions};
+use tidelog_types::shown;
+
+use super::{Assignor, Changes, LEAVE_FOR_A_WHILE, LEAVE_FOR_GOOD, Partitions};
 use crate::groups::GroupError;
 
 /// The settings of one group, handed to every call: they may change at any time.
@@ -145,7 +147,7 @@ impl Heartbeat {
             Some(name) if !rules.assignors.iter().any(|assignor| assignor.name() == &**name) => {
                 Err(HeartbeatRefused::new(
                     GroupError::UnsupportedAssignor,
-                    format!("the assignor {name} is not supported"),
+                    format!("the assignor {} is not supported", shown(name)),
                 ))
             }
             _ => Ok(()),
@@ -200,7 +202,7 @@ impl From<GroupError> for HeartbeatRefused {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heartbeated {
     /// What must be stored before the answer goes out; applied to the group already.
-    pub records: Vec<ConsumerRecord>,
+    pub changes: Changes,
     /// The answer.
     pub answer: HeartbeatAnswer,
 }

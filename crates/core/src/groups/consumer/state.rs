@@ -8,9 +8,12 @@ use std::{
 use tidelog_types::{Timestamp, TopicId};
 
 use super::{
-    ConsumerRecord, CurrentAssignment, MemberMetadata, Partitions, ResolvedPattern, TargetAssignmentMetadata,
-    records::pairs,
+    ConsumerRecord, CurrentAssignment, GroupMetadata, MemberMetadata, Partitions, ResolvedPattern,
+    TargetAssignmentMetadata, records::pairs,
 };
+
+/// The epochs of a group to which nobody subscribed yet, Kafka's: an assignment of nothing to nobody. No record tells of them.
+const EPOCH_INITIAL: i32 = 1;
 
 /// One member.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -24,7 +27,7 @@ pub struct Member {
 /// The state that records change, and nothing else does.
 ///
 /// Replaying the records that led here, or those that the log's cleaner left of them, gives an equal state.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct State {
     pub(super) epoch: i32,
     pub(super) metadata_hash: i64,
@@ -37,14 +40,70 @@ pub(super) struct State {
     pub(super) static_members: BTreeMap<Arc<str>, Arc<str>>,
     /// Follows from `members`: who owns a partition.
     owners: BTreeMap<TopicId, BTreeMap<i32, Arc<str>>>,
+    /// Follows from `members` and `patterns`: what they take, about.
+    bytes: usize,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            epoch: EPOCH_INITIAL,
+            metadata_hash: 0,
+            members: BTreeMap::new(),
+            target_epoch: EPOCH_INITIAL,
+            target_timestamp: None,
+            targets: BTreeMap::new(),
+            patterns: BTreeMap::new(),
+            static_members: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            bytes: 0,
+        }
+    }
 }
 
 impl State {
+    /// The record that takes back what `record` will do when it is applied now. Of a member that goes it brings back what it
+    /// said of itself: what it had must have ended before, by a record of its own.
+    pub(super) fn inverse(&self, record: &ConsumerRecord) -> ConsumerRecord {
+        match record {
+            ConsumerRecord::GroupMetadata(_) => ConsumerRecord::GroupMetadata(Some(GroupMetadata {
+                epoch: self.epoch,
+                metadata_hash: self.metadata_hash,
+            })),
+            ConsumerRecord::MemberMetadata { member_id, .. } => ConsumerRecord::MemberMetadata {
+                member_id: Arc::clone(member_id),
+                value: self.members.get(member_id).map(|member| member.metadata.clone()),
+            },
+            ConsumerRecord::TargetAssignmentMetadata(_) => {
+                ConsumerRecord::TargetAssignmentMetadata(Some(TargetAssignmentMetadata {
+                    assignment_epoch: self.target_epoch,
+                    timestamp: self.target_timestamp,
+                }))
+            }
+            ConsumerRecord::TargetAssignmentMember { member_id, .. } => {
+                ConsumerRecord::TargetAssignmentMember {
+                    member_id: Arc::clone(member_id),
+                    value: self.targets.get(member_id).cloned(),
+                }
+            }
+            ConsumerRecord::CurrentMemberAssignment { member_id, .. } => {
+                ConsumerRecord::CurrentMemberAssignment {
+                    member_id: Arc::clone(member_id),
+                    value: self.members.get(member_id).map(|member| member.current.clone()),
+                }
+            }
+            ConsumerRecord::RegularExpression { pattern, .. } => ConsumerRecord::RegularExpression {
+                pattern: Arc::clone(pattern),
+                value: self.patterns.get(pattern).cloned(),
+            },
+        }
+    }
+
     /// Applies one record. A tombstone of what is not there does nothing: the cleaner may have taken what it ends.
     pub(super) fn apply(&mut self, record: &ConsumerRecord) {
         match record {
             ConsumerRecord::GroupMetadata(value) => {
-                self.epoch = value.map_or(0, |value| value.epoch);
+                self.epoch = value.map_or(EPOCH_INITIAL, |value| value.epoch);
                 self.metadata_hash = value.map_or(0, |value| value.metadata_hash);
             }
             ConsumerRecord::MemberMetadata { member_id, value: Some(metadata) } => {
@@ -52,8 +111,8 @@ impl State {
             }
             ConsumerRecord::MemberMetadata { member_id, value: None } => self.remove_member(member_id),
             ConsumerRecord::TargetAssignmentMetadata(value) => {
-                let TargetAssignmentMetadata { assignment_epoch, timestamp } =
-                    value.unwrap_or(TargetAssignmentMetadata { assignment_epoch: 0, timestamp: None });
+                let none = TargetAssignmentMetadata { assignment_epoch: EPOCH_INITIAL, timestamp: None };
+                let TargetAssignmentMetadata { assignment_epoch, timestamp } = value.unwrap_or(none);
                 self.target_epoch = assignment_epoch;
                 self.target_timestamp = timestamp;
             }
@@ -68,7 +127,7 @@ impl State {
                 for (topic, partition) in current.owned() {
                     self.owners.entry(topic).or_default().insert(partition, Arc::clone(member_id));
                 }
-                self.members.entry(Arc::clone(member_id)).or_default().current = current.clone();
+                self.member_mut(member_id).current = current.clone();
             }
             ConsumerRecord::CurrentMemberAssignment { member_id, value: None } => {
                 self.disown(member_id);
@@ -77,10 +136,13 @@ impl State {
                 }
             }
             ConsumerRecord::RegularExpression { pattern, value: Some(resolved) } => {
-                self.patterns.insert(Arc::clone(pattern), resolved.clone());
+                self.bytes += resolved.bytes();
+                let old = self.patterns.insert(Arc::clone(pattern), resolved.clone());
+                self.bytes -= old.map_or(0, |old| old.bytes());
             }
             ConsumerRecord::RegularExpression { pattern, value: None } => {
-                self.patterns.remove(pattern);
+                let old = self.patterns.remove(pattern);
+                self.bytes -= old.map_or(0, |old| old.bytes());
             }
         }
     }
@@ -90,13 +152,31 @@ impl State {
         if let Some(instance_id) = &metadata.instance_id {
             self.static_members.insert(Arc::clone(instance_id), Arc::clone(member_id));
         }
-        self.members.entry(Arc::clone(member_id)).or_default().metadata = metadata;
+        self.bytes += metadata.bytes();
+        let old = std::mem::replace(&mut self.member_mut(member_id).metadata, metadata);
+        self.bytes -= old.bytes();
     }
 
     fn remove_member(&mut self, member_id: &Arc<str>) {
         self.release_instance(member_id);
         self.disown(member_id);
-        self.members.remove(member_id);
+        if let Some(old) = self.members.remove(member_id) {
+            self.bytes -= old.metadata.bytes() + member_id.len();
+        }
+    }
+
+    /// The member, made where there is none.
+    fn member_mut(&mut self, member_id: &Arc<str>) -> &mut Member {
+        if !self.members.contains_key(member_id) {
+            self.bytes += member_id.len();
+        }
+        self.members.entry(Arc::clone(member_id)).or_default()
+    }
+
+    /// What members said of themselves, and what their regular expressions match, in bytes of memory, about. What they are
+    /// assigned is bounded by the partitions that there are.
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Takes the member's instance id from it, unless another has it by now.

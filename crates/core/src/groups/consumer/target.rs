@@ -3,13 +3,17 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use super::{
-    Assignor, ConsumerGroup, ConsumerRecord, ConsumerRules, GroupSpec, MemberSpec, Partitions,
+    Assignor, Changes, ConsumerGroup, ConsumerRecord, ConsumerRules, GroupSpec, MemberSpec, Partitions,
     TargetAssignmentMetadata, TopicSpec, TopicsImage,
 };
 use crate::groups::Now;
+
+/// How long a target that could not be stored is not computed again: meanwhile members go on with what they have.
+const TARGET_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 impl ConsumerGroup {
     /// Computes the target assignment when it is older than the group, and when the last one is old enough.
@@ -18,7 +22,7 @@ impl ConsumerGroup {
         now: Now,
         rules: &ConsumerRules,
         topics: &dyn TopicsImage,
-        records: &mut Vec<ConsumerRecord>,
+        changes: &mut Changes,
     ) {
         if !self.is_target_due(now, rules) {
             return;
@@ -27,18 +31,19 @@ impl ConsumerGroup {
         for (member_id, target) in targets {
             if self.state.targets.get(&member_id).is_none_or(|old| **old != target) {
                 let value = Some(Arc::new(target));
-                self.commit(records, ConsumerRecord::TargetAssignmentMember { member_id, value });
+                self.commit(changes, ConsumerRecord::TargetAssignmentMember { member_id, value });
             }
         }
         let value =
             TargetAssignmentMetadata { assignment_epoch: self.state.epoch, timestamp: Some(now.wall) };
-        self.commit(records, ConsumerRecord::TargetAssignmentMetadata(Some(value)));
+        self.commit(changes, ConsumerRecord::TargetAssignmentMetadata(Some(value)));
     }
 
     /// True when the group has changed since its target was computed, and that was long enough ago (KIP-1263): many members
     /// that come at once share a computation.
     pub(super) fn is_target_due(&self, now: Now, rules: &ConsumerRules) -> bool {
         self.state.epoch > self.state.target_epoch
+            && self.target_refused.is_none_or(|at| now.monotonic >= at.saturating_add(TARGET_RETRY_INTERVAL))
             && self.state.target_timestamp.is_none_or(|last| {
                 // A clock that was set back must not hold the group up.
                 now.wall < last

@@ -133,7 +133,7 @@ pub(super) struct Bench {
 impl Bench {
     pub(super) fn new<'a>(topics: impl IntoIterator<Item = (&'a str, i32)>) -> Self {
         Self {
-            group: ConsumerGroup::new(),
+            group: counted_from_zero(),
             topics: Topics::new(topics),
             rules: ConsumerRules { assignment_interval: Duration::ZERO, ..ConsumerRules::default() },
             now: Now {
@@ -146,9 +146,11 @@ impl Bench {
 
     pub(super) fn send(&mut self, request: &Heartbeat) -> Result<HeartbeatAnswer, GroupError> {
         let before = self.group.clone();
-        match self.group.heartbeat(self.now, &self.rules, &self.topics, request) {
-            Ok(Heartbeated { records, answer }) => {
-                self.log.extend(records);
+        let wanted = self.group.patterns_wanted(self.now, &self.topics, request);
+        let resolutions = self.resolutions(&wanted.due.into_iter().chain(wanted.new).collect());
+        match self.group.heartbeat(self.now, &self.rules, &self.topics, &resolutions, request) {
+            Ok(Heartbeated { changes, answer }) => {
+                self.stored(&before, changes);
                 Ok(answer)
             }
             Err(refused) => {
@@ -156,6 +158,30 @@ impl Bench {
                 Err(refused.error)
             }
         }
+    }
+
+    /// What regular expressions match now.
+    pub(super) fn resolutions(&self, wanted: &BTreeSet<Arc<str>>) -> Resolutions {
+        let matching = |pattern: Pattern| {
+            let mut found = BTreeSet::new();
+            self.topics
+                .for_each_name(&mut |name| found.extend(pattern.matches(name).then(|| Arc::clone(name))));
+            found
+        };
+        let patterns = wanted.iter().map(|text| (Arc::clone(text), Pattern::compile(text).map(matching)));
+        Resolutions { version: self.topics.version(), patterns: patterns.collect() }
+    }
+
+    /// Changes go to the log. Had they found no room there, the group would be what it was.
+    pub(super) fn stored(&mut self, before: &ConsumerGroup, changes: Changes) {
+        let mut undone = self.group.clone();
+        undone.undo(&changes, self.now, &self.rules);
+        assert!(undone.has_same_state(before), "what was undone is not what was before");
+        assert!(
+            undone.has_timers_of_its_members(),
+            "a timer without its member, or a member without a session"
+        );
+        self.log.extend(changes.into_records());
     }
 
     /// A member joins; gives its epoch and its partitions.
@@ -182,8 +208,10 @@ impl Bench {
     }
 
     pub(super) fn tick(&mut self) -> Vec<ConsumerRecord> {
-        let records = self.group.tick(self.now, &self.topics);
-        self.log.extend(records.iter().cloned());
+        let before = self.group.clone();
+        let changes = self.group.tick(self.now, &self.topics, |_, _| true);
+        let records = changes.records().to_vec();
+        self.stored(&before, changes);
         records
     }
 
@@ -197,8 +225,18 @@ impl Bench {
     }
 }
 
-pub(super) fn restore<'a>(log: impl IntoIterator<Item = &'a ConsumerRecord>) -> ConsumerGroup {
+/// A group as a log has it that was begun by an older broker: the epochs in these tests count from 0.
+fn counted_from_zero() -> ConsumerGroup {
     let mut group = ConsumerGroup::new();
+    let epoch = GroupMetadata { epoch: 0, metadata_hash: 0 };
+    group.apply(&ConsumerRecord::GroupMetadata(Some(epoch)));
+    let target = TargetAssignmentMetadata { assignment_epoch: 0, timestamp: None };
+    group.apply(&ConsumerRecord::TargetAssignmentMetadata(Some(target)));
+    group
+}
+
+pub(super) fn restore<'a>(log: impl IntoIterator<Item = &'a ConsumerRecord>) -> ConsumerGroup {
+    let mut group = counted_from_zero();
     log.into_iter().for_each(|record| group.apply(record));
     group
 }

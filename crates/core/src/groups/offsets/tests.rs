@@ -34,6 +34,20 @@ fn place(topic: &str, partition: i32) -> Place {
 }
 
 #[test]
+fn what_a_table_takes_is_counted_with_each_change() {
+    let mut table = table(&[("a", 0, 1), ("topic", 1, 1)]);
+    let with_text = |text: &str| CommittedOffset { metadata: text.into(), ..committed(1, 1) };
+    table.put(&Arc::from("topic"), 1, with_text("four"));
+    table.put(&Arc::from("topic"), 2, with_text("sixsix"));
+    assert_eq!(table.sizes(), Sizes { offsets: 3, names: 6, metadata: 10 });
+    table.put(&Arc::from("topic"), 2, with_text("six"));
+    assert!(table.remove("topic", 1) && !table.remove("topic", 1));
+    assert_eq!(table.sizes(), Sizes { offsets: 2, names: 6, metadata: 3 });
+    assert!(table.remove("topic", 2) && table.remove("a", 0));
+    assert_eq!(table.sizes(), Sizes::default());
+}
+
+#[test]
 fn an_offset_replaces_the_one_before_it_and_leaves_nothing_behind() {
     let mut table = table(&[("a", 0, 1), ("a", 1, 1), ("b", 0, 1)]);
     table.put(&Arc::from("a"), 0, committed(7, 2));

@@ -94,6 +94,8 @@ fn tables() -> String {
     };
     let mut text = "## Topics\n\n| key | type | default | |\n| --- | --- | --- | --- |\n".to_owned();
     text.extend(TOPIC_KEYS.iter().map(|key| row(key, key.documentation)));
+    text.push_str("\n## Groups\n\n| key | type | default | |\n| --- | --- | --- | --- |\n");
+    text.extend(GROUP_SETTINGS.iter().map(|key| row(key, key.documentation)));
     text.push_str(
         "\n## Brokers\n\n| key | type | default | set while it runs | |\n| --- | --- | --- | --- | --- |\n",
     );

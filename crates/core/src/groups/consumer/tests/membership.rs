@@ -3,15 +3,28 @@
 use super::*;
 
 #[test]
+fn epochs_begin_as_kafkas_do() {
+    let mut bench = Bench { group: ConsumerGroup::new(), ..Bench::new([("a", 2)]) };
+    assert_eq!((bench.group.epoch(), bench.group.target_epoch()), (1, 1));
+    // Who subscribes to nothing moves nothing.
+    assert_eq!(bench.join("m1", &[]), (1, Partitions::new()));
+    assert_eq!((bench.group.epoch(), bench.group.target_epoch()), (1, 1));
+    assert_eq!(bench.join("m2", &["a"]), (2, partitions(&[(1, &[0, 1])])));
+    assert_eq!((bench.group.epoch(), bench.group.target_epoch()), (2, 2));
+}
+
+#[test]
 fn the_first_member_gets_everything_and_every_record_is_written() {
     let mut bench = Bench::new([("a", 2)]);
-    let Heartbeated { records, answer } =
-        bench.group.heartbeat(bench.now, &bench.rules, &bench.topics, &joining("m1", &["a"])).unwrap();
+    let none = Resolutions::default();
+    let request = joining("m1", &["a"]);
+    let Heartbeated { changes, answer } =
+        bench.group.heartbeat(bench.now, &bench.rules, &bench.topics, &none, &request).unwrap();
     let hash = topics_hash([&Arc::from("a")], &bench.topics);
     assert_ne!(hash, 0);
     let assigned = EpochPartitions::from([(topic_id(1), BTreeMap::from([(0, 1), (1, 1)]))]);
     assert_eq!(
-        records,
+        changes.records(),
         [
             ConsumerRecord::MemberMetadata {
                 member_id: "m1".into(),
@@ -215,15 +228,25 @@ fn sessions_begin_anew_after_a_load() {
 }
 
 #[test]
-fn an_administrator_removes_members_in_one_rebalance() {
-    let mut bench = Bench::new([("a", 2)]);
-    bench.join("m1", &["a"]);
-    bench.join("m2", &["a"]);
-    bench.join("m3", &["a"]);
-    let records = bench.group.expel(&bench.topics, &names(&["m1", "m3", "stranger"]));
-    bench.log.extend(records);
-    assert_eq!(bench.group.members().map(|(id, _)| id.to_string()).collect::<Vec<_>>(), ["m2"]);
-    assert_eq!(bench.group.epoch(), 4);
+fn members_whose_time_is_up_go_as_many_at_a_time_as_there_is_room_for() {
+    let mut bench = Bench::new([("a", 3)]);
+    for member_id in ["m1", "m2", "m3"] {
+        bench.join(member_id, &["a"]);
+    }
+    bench.pass(Duration::from_secs(45));
+    let mut room = 2;
+    let mut has_room = |_: &str, _: &str| {
+        room -= 1;
+        room >= 0
+    };
+    let gone = bench.group.tick(bench.now, &bench.topics, &mut has_room);
+    bench.log.extend(gone.into_records());
+    assert_eq!(bench.group.members().map(|(id, _)| id.to_string()).collect::<Vec<_>>(), ["m3"]);
+    assert_eq!(bench.group.next_deadline(), Some(bench.now.monotonic), "the rest is due still");
+    // One goes whatever room there is.
+    let gone = bench.group.tick(bench.now, &bench.topics, |_, _| false);
+    bench.log.extend(gone.into_records());
+    assert!(bench.group.is_empty());
     assert!(bench.restored().has_same_state(&bench.group));
 }
 

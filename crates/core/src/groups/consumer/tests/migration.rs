@@ -67,8 +67,8 @@ impl Bench {
         let joined =
             self.group.classic_join(self.now, &self.rules, &CLASSIC_RULES, policy, &self.topics, request);
         match joined {
-            Ok(ClassicJoined { records, joined, .. }) => {
-                self.log.extend(records);
+            Ok(ClassicJoined { changes, joined, .. }) => {
+                self.stored(&before, changes);
                 assert_eq!(joined.protocol_name.as_deref(), Some("cooperative-sticky"));
                 assert!(joined.leader.is_empty() && joined.members.is_empty());
                 Ok(joined.generation)
@@ -119,12 +119,12 @@ fn upgraded(
     classic: &ClassicGroup,
     request: &Heartbeat,
 ) -> Result<HeartbeatAnswer, GroupError> {
-    let policy = MigrationPolicy::Bidirectional;
+    let (policy, none) = (MigrationPolicy::Bidirectional, Resolutions::default());
     let (group, heartbeated) =
-        ConsumerGroup::upgrade(classic, policy, bench.now, &bench.rules, &bench.topics, request)
+        ConsumerGroup::upgrade(classic, policy, bench.now, &bench.rules, &bench.topics, &none, request)
             .map_err(|refused| refused.error)?;
     bench.group = group;
-    bench.log = heartbeated.records;
+    bench.log = heartbeated.changes.into_records();
     assert!(bench.restored().has_same_state(&bench.group));
     Ok(heartbeated.answer)
 }
@@ -210,8 +210,15 @@ fn groups_that_cannot_be_taken_over_are_not_found() {
     }
     let classic = classic_group(&bench, [good.clone(), good]);
     for policy in [MigrationPolicy::Disabled, MigrationPolicy::Downgrade] {
-        let refused =
-            ConsumerGroup::upgrade(&classic, policy, bench.now, &bench.rules, &bench.topics, &request);
+        let refused = ConsumerGroup::upgrade(
+            &classic,
+            policy,
+            bench.now,
+            &bench.rules,
+            &bench.topics,
+            &Resolutions::default(),
+            &request,
+        );
         assert_eq!(refused.unwrap_err().error, GroupError::GroupIdNotFound);
     }
     assert_eq!(upgraded(&mut bench, &classic, &heartbeat("c1", 2)), Err(GroupError::GroupIdNotFound));
@@ -219,7 +226,7 @@ fn groups_that_cannot_be_taken_over_are_not_found() {
     assert_eq!(upgraded(&mut bench, &classic, &request), Err(GroupError::GroupIdNotFound));
     // A name that only has offsets is replaced without ado.
     let empty = ClassicGroup::new(bench.now);
-    assert_eq!(upgraded(&mut bench, &empty, &request).unwrap().epoch, 1);
+    assert_eq!(upgraded(&mut bench, &empty, &request).unwrap().epoch, 2);
 }
 
 #[test]
@@ -235,12 +242,12 @@ fn the_last_member_of_the_consumer_protocol_leaves_a_classic_group_behind() {
         let none = bench.group.downgrade(now, &CLASSIC_RULES, refused, &bench.topics, true, &mut effects);
         assert!(none.is_none());
     }
-    let epoch = bench.group.epoch();
+    let (epoch, before) = (bench.group.epoch(), bench.group.clone());
     let Downgraded { tombstones, stored, group } =
         bench.group.downgrade(now, &CLASSIC_RULES, policy, &bench.topics, true, &mut effects).unwrap();
     bench.log.extend(tombstones);
     assert!(bench.restored().has_same_state(&ConsumerGroup::new()));
-    assert_eq!(bench.group.next_deadline(), None);
+    assert!(bench.group.has_same_state(&before), "it is over when its caller says so");
     assert_eq!((stored.generation, stored.protocol.as_deref()), (epoch, Some("cooperative-sticky")));
     assert_eq!(stored.leader.as_deref(), Some("c1"));
     assert_eq!(told(&stored.members[0].assignment), [("a".to_owned(), vec![1])]);
@@ -348,10 +355,11 @@ fn requests_of_the_classic_protocol_are_checked() {
     assert_eq!(bench.group.check_commit("c1", None, 1, false, true), Ok(CommitPermit::Any));
     assert_eq!(bench.group.check_commit("c1", None, 2, false, true), Err(GroupError::IllegalGeneration));
     let leaving = |member_id, instance_id| LeavingMember { member_id, instance_id };
-    let (answers, records) = bench
+    let before = bench.group.clone();
+    let (answers, changes) = bench
         .group
         .classic_leave(&bench.topics, &[leaving("c1", None), leaving("m1", None), leaving("", Some("i"))]);
-    bench.log.extend(records);
+    bench.stored(&before, changes);
     assert_eq!(
         answers,
         [Ok("c1".into()), Err(GroupError::UnknownMemberId), Err(GroupError::UnknownMemberId)]

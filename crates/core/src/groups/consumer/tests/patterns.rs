@@ -83,6 +83,7 @@ fn an_expression_nobody_uses_is_forgotten() {
 fn an_emptied_expression_rebalances() {
     let mut bench = Bench::new([("foo", 1)]);
     bench.send(&by_pattern("m1", "foo")).unwrap();
+    bench.beat("m1", 1, Some(partitions(&[(1, &[0])])));
     let change = Heartbeat {
         subscribed_pattern: Some("".into()),
         owned: Some(Partitions::new()),

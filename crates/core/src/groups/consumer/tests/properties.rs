@@ -307,8 +307,9 @@ impl World {
         let client = &mut self.clients[client];
         if client.is_classic() {
             let leaving = LeavingMember { member_id: &client.member_id(), instance_id: None };
-            let (_, records) = self.bench.group.classic_leave(&self.bench.topics, &[leaving]);
-            self.bench.log.extend(records);
+            let before = self.bench.group.clone();
+            let (_, changes) = self.bench.group.classic_leave(&self.bench.topics, &[leaving]);
+            self.bench.stored(&before, changes);
             client.end();
         } else if client.epoch > 0 {
             let request =

@@ -3,6 +3,28 @@
 use super::*;
 
 #[test]
+fn a_target_that_could_not_be_stored_waits_and_members_go_on_with_what_they_have() {
+    let mut bench = Bench::new([("a", 2)]);
+    bench.join("m1", &["a"]);
+    // The first change with a target finds no room.
+    let (none, request) = (Resolutions::default(), joining("m2", &["a"]));
+    let refused =
+        bench.group.heartbeat(bench.now, &bench.rules, &bench.topics, &none, &request).unwrap().changes;
+    assert!(refused.has_target());
+    bench.group.undo(&refused, bench.now, &bench.rules);
+    assert!(bench.group.member("m2").is_none());
+    // Without one the same request does.
+    let (epoch, nothing) = bench.join("m2", &["a"]);
+    assert_eq!((epoch, nothing), (1, Partitions::new()));
+    assert_eq!((bench.group.epoch(), bench.group.target_epoch()), (2, 1));
+    bench.pass(Duration::from_millis(9_999));
+    assert_eq!(bench.beat("m1", 1, Some(partitions(&[(1, &[0, 1])]))), (1, None));
+    bench.pass(Duration::from_millis(1));
+    assert_eq!(bench.beat("m1", 1, None).1, Some(partitions(&[(1, &[0])])), "it is tried again");
+    assert_eq!(bench.group.target_epoch(), 2);
+}
+
+#[test]
 fn a_partition_moves_only_after_its_owner_has_given_it_up() {
     let mut bench = Bench::new([("a", 3)]);
     assert_eq!(bench.join("m1", &["a"]), (1, partitions(&[(1, &[0, 1, 2])])));
@@ -204,6 +226,7 @@ fn what_is_no_longer_subscribed_to_is_given_up_before_there_is_a_target_without_
     let mut bench = Bench::new([("a", 1), ("b", 1)]);
     bench.rules.assignment_interval = Duration::from_secs(1);
     bench.join("m1", &["a", "b"]);
+    bench.beat("m1", 1, Some(both));
     let changed = Heartbeat { owned: Some(partitions(&[(1, &[0])])), ..changed };
     assert_eq!(bench.send(&changed).unwrap().assignment, Some(partitions(&[(1, &[0])])));
     assert_eq!(bench.current("m1").state, MemberState::Stable);
@@ -238,4 +261,94 @@ fn a_member_in_a_state_of_a_later_version_must_join_again() {
     assert_eq!(bench.send(&heartbeat("m1", 1)), Err(GroupError::FencedMemberEpoch));
     assert_eq!(bench.join("m1", &["a"]), (1, partitions(&[(1, &[0])])));
     assert_eq!(bench.current("m1").state, MemberState::Stable);
+}
+
+/// A request of a member that says all again, as after an answer that was lost.
+fn full(member_id: &str, epoch: i32, owned: Partitions) -> Heartbeat {
+    Heartbeat { epoch, owned: Some(owned), ..joining(member_id, &["a"]) }
+}
+
+// B53
+#[test]
+fn a_member_that_is_taking_its_first_partitions_has_not_given_them_up() {
+    let mut bench = Bench::new([("a", 6)]);
+    assert_eq!(bench.join("m1", &["a"]), (1, partitions(&[(1, &[0, 1, 2, 3, 4, 5])])));
+    assert_eq!(bench.join("m2", &["a"]), (2, Partitions::new()));
+    // m1 is about to read all six. It says all again and owns nothing yet, twice.
+    let kept = partitions(&[(1, &[0, 1, 2])]);
+    for _ in 0..2 {
+        let answer = bench.send(&full("m1", 1, Partitions::new())).unwrap();
+        assert_eq!((answer.epoch, answer.assignment), (1, Some(kept.clone())));
+        assert_eq!(bench.beat("m2", 2, None), (2, None));
+    }
+    // It has begun to read them, and then has given up three.
+    let all = partitions(&[(1, &[0, 1, 2, 3, 4, 5])]);
+    assert_eq!(bench.beat("m1", 1, Some(all)), (1, None));
+    assert_eq!(bench.beat("m2", 2, None), (2, None));
+    assert_eq!(bench.beat("m1", 1, Some(kept)), (2, None));
+    assert_eq!(bench.beat("m2", 2, None), (2, Some(partitions(&[(1, &[3, 4, 5])]))));
+}
+
+#[test]
+fn a_member_that_never_takes_what_was_taken_back_gives_it_up_by_its_next_step_or_by_saying_so() {
+    for says_all in [true, false] {
+        let mut bench = Bench::new([("a", 2)]);
+        bench.join("m1", &["a"]);
+        bench.join("m2", &["a"]);
+        let kept = partitions(&[(1, &[0])]);
+        // It is told to give up a partition that it has not taken yet, and goes straight to what is left.
+        assert_eq!(bench.beat("m1", 1, None), (1, Some(kept.clone())));
+        if says_all {
+            assert_eq!(bench.send(&full("m1", 1, kept)).unwrap().epoch, 2);
+        } else {
+            assert_eq!(bench.beat("m1", 1, Some(kept)), (2, None));
+        }
+        assert_eq!(bench.beat("m2", 2, None), (2, Some(partitions(&[(1, &[1])]))));
+    }
+}
+
+#[test]
+fn a_member_that_joins_again_owns_nothing_whatever_it_was_given() {
+    let mut bench = Bench::new([("a", 2)]);
+    bench.join("m1", &["a"]);
+    bench.join("m2", &["a"]);
+    assert_eq!(bench.beat("m1", 1, None), (1, Some(partitions(&[(1, &[0])]))));
+    assert_eq!(bench.join("m1", &["a"]), (2, partitions(&[(1, &[0])])));
+    assert_eq!(bench.beat("m2", 2, None), (2, Some(partitions(&[(1, &[1])]))));
+}
+
+#[test]
+fn what_is_given_again_has_to_be_taken_again() {
+    let mut bench = Bench::new([("a", 2)]);
+    bench.join("m1", &["a"]);
+    let all = partitions(&[(1, &[0, 1])]);
+    bench.beat("m1", 1, Some(all.clone()));
+    bench.join("m2", &["a"]);
+    let kept = partitions(&[(1, &[0])]);
+    assert_eq!(bench.beat("m1", 1, None), (1, Some(kept.clone())));
+    bench.send(&heartbeat("m2", LEAVE_FOR_GOOD)).unwrap();
+    // It gives 1 up and gets it back with the same answer; before it has taken it, m3 is to have it.
+    assert_eq!(bench.beat("m1", 1, Some(kept.clone())), (3, Some(all)));
+    assert_eq!(bench.join("m3", &["a"]), (4, Partitions::new()));
+    // What it says is of the step before.
+    assert_eq!(bench.beat("m1", 3, Some(kept.clone())), (3, Some(kept.clone())));
+    assert_eq!(bench.beat("m3", 4, None), (4, None));
+    assert_eq!(bench.beat("m1", 3, Some(kept)), (4, None));
+    assert_eq!(bench.beat("m3", 4, None), (4, Some(partitions(&[(1, &[1])]))));
+}
+
+#[test]
+fn after_a_load_nobody_has_been_seen_with_what_it_was_given() {
+    let mut bench = Bench::new([("a", 4)]);
+    bench.join("m1", &["a"]);
+    // m1 is about to read all four when the coordinator moves; it says all again, and owns nothing yet.
+    bench.group = bench.restored();
+    bench.group.loaded(bench.now, &bench.rules);
+    bench.join("m2", &["a"]);
+    let kept = partitions(&[(1, &[0, 1])]);
+    let answer = bench.send(&full("m1", 1, Partitions::new())).unwrap();
+    assert_eq!((answer.epoch, answer.assignment), (1, Some(kept.clone())));
+    assert_eq!(bench.beat("m2", 2, None), (2, None));
+    assert_eq!(bench.beat("m1", 1, Some(kept)), (2, None));
+    assert_eq!(bench.beat("m2", 2, None), (2, Some(partitions(&[(1, &[2, 3])]))));
 }

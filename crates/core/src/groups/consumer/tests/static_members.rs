@@ -38,8 +38,10 @@ fn a_member_that_takes_another_instance_id_frees_the_one_it_had() {
 fn who_comes_back_for_an_instance_id_gets_the_same_partitions_without_a_rebalance() {
     let mut bench = Bench::new([("a", 2)]);
     bench.send(&static_join("m1")).unwrap();
+    let owns = |owned: &[i32]| Heartbeat { owned: Some(partitions(&[(1, owned)])), ..static_beat("m1", 1) };
+    bench.send(&owns(&[0, 1])).unwrap();
     bench.join("m2", &["a"]);
-    bench.send(&Heartbeat { owned: Some(partitions(&[(1, &[0])])), ..static_beat("m1", 1) }).unwrap();
+    bench.send(&owns(&[0])).unwrap();
     bench.beat("m2", 2, None);
     let answer = bench.send(&static_beat("m1", LEAVE_FOR_A_WHILE)).unwrap();
     assert_eq!((answer.epoch, answer.assignment), (-2, None));
