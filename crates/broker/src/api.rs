@@ -42,7 +42,9 @@ pub(crate) mod produce;
 pub(crate) mod sync_group;
 pub(crate) mod unregister_broker;
 pub(crate) mod update_features;
-use tidelog_types::limits;
+use std::collections::BTreeMap;
+
+use tidelog_types::{limits, shown};
 
 /// Topics, and partitions of each, that one request looks up at once. Above it a request of many names would take memory out of
 /// all proportion to its size.
@@ -58,8 +60,25 @@ fn too_many(partitions: impl Iterator<Item = usize>) -> bool {
     partitions.fold(0, usize::saturating_add) > limits::PARTITIONS_MAX
 }
 
-/// A name as an answer may repeat it: a name that is longer than any is cut.
-fn shown(name: &str) -> &str {
-    let end = name.char_indices().map(|(at, _)| at).nth(limits::TOPIC_NAME_BYTES_MAX);
-    &name[..end.unwrap_or(name.len())]
+/// How often a request may name the same thing and have it told each time. Kafka has no bound; here an answer must stay in
+/// proportion to what asks for it.
+const MENTIONS_MAX: u32 = 4;
+
+/// What a request has named so far.
+#[derive(Debug)]
+struct Mentions<K>(BTreeMap<K, u32>);
+
+impl<K> Default for Mentions<K> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<K: Ord> Mentions<K> {
+    /// Whether it is told once more.
+    fn allow(&mut self, key: K) -> bool {
+        let mentions = self.0.entry(key).or_default();
+        *mentions = mentions.saturating_add(1);
+        *mentions <= MENTIONS_MAX
+    }
 }

@@ -17,7 +17,8 @@
 //! durable, and two commits of one partition never change places.
 //!
 //! # Bounds
-//! A shard's queue has [`shard::QUEUED_BYTES_MAX`]; what comes beyond is told to come again. A request waits for its write no
+//! A shard's queue has [`shard::QUEUED_BYTES_MAX`]; what comes beyond is told to come again. What members say of themselves has
+//! a budget ([`room`]); regular expressions are looked at outside of any lock ([`patterns`]). A request waits for its write no
 //! longer than `offsets.commit.timeout.ms`, for its group as long as Kafka's rules have it wait.
 
 mod consumer;
@@ -28,8 +29,10 @@ mod group;
 mod lag;
 mod load;
 mod metrics;
+mod patterns;
 mod records;
 mod requests;
+mod room;
 mod settings;
 mod shard;
 mod timers;
@@ -43,12 +46,14 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use tidelog_core::cluster::{LogIndex, MetadataImage};
 use tidelog_runtime::Registry;
-use tidelog_types::TopicName;
+use tidelog_types::{TopicName, shown};
 use tidelog_wire::ErrorCode;
 
 use self::metrics::GroupMetrics;
 pub(crate) use self::{
+    group::Kind,
     lag::register as register_lag,
     requests::{Commit, GroupView},
     settings::GroupSettings,
@@ -69,12 +74,18 @@ pub(crate) fn offsets_topic() -> TopicName {
 #[derive(Debug)]
 pub(crate) struct GroupCoordinator {
     shards: Mutex<BTreeMap<i32, Arc<Shard>>>,
-    settings: Mutex<Arc<GroupSettings>>,
+    /// As of this image.
+    settings: Mutex<(LogIndex, Arc<GroupSettings>)>,
     pub(crate) metrics: GroupMetrics,
     /// A shard is to begin anew.
     again: tokio::sync::Notify,
     /// One creation of the topic at a time.
     creation: tokio::sync::Mutex<()>,
+    /// New regular expressions are looked at one at a time.
+    pattern_turns: tokio::sync::Semaphore,
+    /// Those that are only due again have a turn of their own: new ones do not wait for them.
+    refresh_turns: tokio::sync::Semaphore,
+    members_room: room::MembersRoom,
 }
 
 impl GroupCoordinator {
@@ -85,6 +96,30 @@ impl GroupCoordinator {
             metrics: GroupMetrics::new(registry),
             again: tokio::sync::Notify::new(),
             creation: tokio::sync::Mutex::default(),
+            pattern_turns: tokio::sync::Semaphore::new(1),
+            refresh_turns: tokio::sync::Semaphore::new(1),
+            members_room: room::MembersRoom::new(),
+        }
+    }
+
+    /// A member was refused since there is no memory for what it says.
+    fn no_room(&self, node: &Node, group: &str) {
+        self.metrics.no_room.inc();
+        if let Some(suppressed) = node.connection_lines.pass("no room for members of groups") {
+            let bytes = self.members_room.used();
+            tracing::warn!(suppressed, group = shown(group), bytes, "no room for a member of a group");
+        }
+    }
+
+    /// A change of a group was taken back.
+    fn too_large(&self, node: &Node, group: &str) {
+        self.metrics.too_large.inc();
+        if let Some(suppressed) = node.connection_lines.pass("change of a group too large") {
+            tracing::warn!(
+                suppressed,
+                group = shown(group),
+                "a change of a group is larger than a batch may be"
+            );
         }
     }
 
@@ -99,19 +134,29 @@ impl GroupCoordinator {
 
     /// The settings in force.
     pub(crate) fn settings(&self) -> Arc<GroupSettings> {
-        Arc::clone(&self.settings.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.settings.lock().unwrap_or_else(PoisonError::into_inner).1)
     }
 
-    fn set_settings(&self, settings: GroupSettings) {
-        *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+    /// Takes the settings of an image, unless those of a newer one are in force.
+    fn follow_settings(&self, node: &Node, image: &MetadataImage) {
+        let resolved = GroupSettings::resolve(&node.settings(image), image.group_configs());
+        let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        if image.index >= settings.0 {
+            *settings = (image.index, Arc::new(resolved));
+        }
     }
+}
+
+/// Has the coordinator act on the settings that are hosted here: whoever changed one is answered then.
+pub(crate) fn take_settings(node: &Node) {
+    node.groups.follow_settings(node, &node.image());
 }
 
 /// Starts the tasks of the coordinator: they end with the broker's connections.
 pub(crate) fn start(node: &Arc<Node>) {
     let token = node.coordinators.shutdown_token();
     // Before anybody looks at them; from now on with each image.
-    node.groups.set_settings(GroupSettings::resolve(&node.settings(&node.image())));
+    take_settings(node);
     let following = follow::run(Arc::clone(node), token.clone());
     node.coordinators.spawn_back("group coordinator", following).detach();
     let expiring = expiry::run(Arc::clone(node), token);

@@ -4,11 +4,11 @@ use tidelog_core::{
     cluster::Refusal, groups::GroupError, partition::AppendRefusal, producers::ProducerError,
     read_plan::LeadershipMismatch, topic_config::ConfigError,
 };
-use tidelog_format::batch::{BatchErrorKind, RecordError};
+use tidelog_format::batch::{BatchError, BatchErrorKind, RecordError};
 use tidelog_replica::{
     AckError, AppendError, ColdError, DeleteRecordsError, LookUpError, ProposeFailure, ReadError,
 };
-use tidelog_types::{TopicName, TopicNameError, limits};
+use tidelog_types::{TopicName, TopicNameError, limits, shown};
 use tidelog_wire::{ErrorCode, Str, messages::produce::BatchIndexAndErrorMessage};
 
 /// A code and a text for people.
@@ -43,9 +43,8 @@ pub(crate) fn invalid_topic(name: &str, error: &TopicNameError) -> ApiError {
         TopicNameError::Empty => "the empty string is not allowed".to_owned(),
         TopicNameError::Dots => "'.' or '..' is not allowed".to_owned(),
         TopicNameError::TooLong { .. } => {
-            let most = limits::TOPIC_NAME_BYTES_MAX;
-            let shown: String = name.chars().take(most).collect();
-            format!("the length of '{shown}' is longer than the max allowed length {most}")
+            let (name, most) = (shown(name), limits::TOPIC_NAME_BYTES_MAX);
+            format!("the length of '{name}' is longer than the max allowed length {most}")
         }
         TopicNameError::Character { .. } => format!(
             "'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
@@ -57,11 +56,14 @@ pub(crate) fn invalid_topic(name: &str, error: &TopicNameError) -> ApiError {
 pub(crate) const fn config(error: &ConfigError) -> ErrorCode {
     match error {
         ConfigError::UnknownTopicKey { .. }
+        | ConfigError::UnknownGroupKey { .. }
         | ConfigError::Null { .. }
         | ConfigError::Invalid { .. }
         | ConfigError::NotAList { .. }
         | ConfigError::Conflict { .. } => ErrorCode::InvalidConfig,
-        ConfigError::UnknownBrokerKey { .. } | ConfigError::ReadOnly { .. } => ErrorCode::InvalidRequest,
+        ConfigError::UnknownBrokerKey { .. }
+        | ConfigError::ReadOnly { .. }
+        | ConfigError::OfOneBroker { .. } => ErrorCode::InvalidRequest,
     }
 }
 
@@ -144,19 +146,18 @@ pub(crate) fn append(error: &AppendError) -> ErrorCode {
         AppendError::Batch(batch) => match batch.kind() {
             BatchErrorKind::Corrupt => ErrorCode::CorruptMessage,
             BatchErrorKind::InvalidRecord => ErrorCode::InvalidRecord,
-            BatchErrorKind::UnsupportedFormat => ErrorCode::UnsupportedForMessageFormat,
             BatchErrorKind::UnsupportedCodec => ErrorCode::UnsupportedCompressionType,
             BatchErrorKind::TooLarge => ErrorCode::MessageTooLarge,
-            BatchErrorKind::InvalidTimestamp => ErrorCode::InvalidTimestamp,
         },
-        AppendError::BatchCount { .. } | AppendError::WithoutKey { .. } => ErrorCode::InvalidRecord,
+        AppendError::WithoutKey { .. } => ErrorCode::InvalidRecord,
+        AppendError::OutOfTime { refusal, .. } => append_refusal(refusal),
         AppendError::Records(error) => match &**error {
             // The checksum is right: sending the same again gives the same.
-            RecordError::Corrupt { .. } | RecordError::Trailing { .. } | RecordError::OffsetDelta { .. } => {
-                ErrorCode::InvalidRecord
-            }
+            RecordError::Corrupt { .. }
+            | RecordError::Trailing { .. }
+            | RecordError::OffsetDelta { .. }
+            | RecordError::Decompress(_) => ErrorCode::InvalidRecord,
             RecordError::UnknownCodec { .. } => ErrorCode::UnsupportedCompressionType,
-            RecordError::Decompress(_) => ErrorCode::CorruptMessage,
         },
         AppendError::Refused(refusal) => append_refusal(refusal),
         AppendError::NoSpace | AppendError::Storage(_) => ErrorCode::KafkaStorageError,
@@ -178,15 +179,37 @@ const fn append_refusal(refusal: &AppendRefusal) -> ErrorCode {
     }
 }
 
+/// Whether a refusal tells where the log starts. Kafka tells it where the partition's own checks refused, and not where the request
+/// was no good, the batch too large or damaged, or the partition not to be written.
+pub(crate) const fn tells_log_start(code: ErrorCode, error: &AppendError) -> bool {
+    let request = matches!(error, AppendError::Batch(BatchError::NotOne { .. } | BatchError::Magic { .. }));
+    let refused = matches!(
+        code,
+        ErrorCode::CorruptMessage
+            | ErrorCode::MessageTooLarge
+            | ErrorCode::UnknownTopicOrPartition
+            | ErrorCode::NotLeaderOrFollower
+            | ErrorCode::KafkaStorageError
+    );
+    !request && !refused
+}
+
 /// The records that are to blame, by their place in the batch.
 pub(crate) fn record_errors(
     error: &AppendError,
     topic: &TopicName,
     partition: i32,
 ) -> Vec<BatchIndexAndErrorMessage> {
-    let AppendError::WithoutKey { indexes } = error else { return Vec::new() };
-    let text =
-        format!("Compacted topic cannot accept message without key in topic partition {topic}-{partition}.");
+    let (indexes, text) = match error {
+        AppendError::WithoutKey { indexes } => (
+            indexes,
+            format!(
+                "Compacted topic cannot accept message without key in topic partition {topic}-{partition}."
+            ),
+        ),
+        AppendError::OutOfTime { refusal, indexes } => (indexes, refusal.to_string()),
+        _ => return Vec::new(),
+    };
     let text = Str::from(text);
     indexes
         .iter()

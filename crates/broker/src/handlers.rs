@@ -15,7 +15,7 @@ use tidelog_wire::{
 use crate::{
     api::{self, produce::Started},
     connection::{Answer, Caller, FramePermit},
-    node::Node,
+    node::{AnswerLane, Node},
 };
 
 /// Why a request closes its connection: nothing sensible can be answered.
@@ -83,26 +83,32 @@ pub(crate) fn encode<R: tidelog_wire::Response>(
 }
 
 /// Answers up to this size take no part of a budget: what clients ask for all day long is below it.
-const ANSWER_FREE: u64 = 64 * 1024;
+pub(crate) const ANSWER_FREE: u64 = 64 * 1024;
+
+/// From this size on an answer is a large one, for which the others do not wait.
+const ANSWER_LARGE: u64 = 1024 * 1024;
+
+/// What an answer of about `bytes` shares with its like.
+fn lane(node: &Node, bytes: u64) -> &AnswerLane {
+    if bytes > ANSWER_LARGE { &node.large_answers } else { &node.answers }
+}
 
 /// Memory for an answer of about `bytes`, before it is made: waits while others hold all there is. `None`: the connection
 /// ended meanwhile.
-async fn memory(node: &Node, caller: &Caller, bytes: u64) -> Option<Permit> {
+pub(crate) async fn memory(node: &Node, caller: &Caller, bytes: u64) -> Option<Permit> {
     tokio::select! {
         biased;
         () = caller.ended.cancelled() => None,
-        permit = node.answer_budget.acquire(bytes) => Some(permit),
+        permit = lane(node, bytes).budget.acquire(bytes) => Some(permit),
     }
 }
 
 /// Has an answer hold what it pins until it is sent.
 fn charged(node: &Node, mut answer: Answer, permit: Option<Permit>) -> Answer {
     let bytes = answer.slices.iter().fold(0_u64, |sum, slice| sum.saturating_add(slice.len() as u64));
-    let mut permit = permit.unwrap_or_else(|| node.answer_budget.charge(0));
-    if bytes < permit.bytes() {
-        permit.shrink_to(bytes);
-    } else if bytes > ANSWER_FREE {
-        permit.merge(node.answer_budget.charge(bytes - permit.bytes()));
+    let mut permit = permit.unwrap_or_else(|| lane(node, bytes).budget.charge(0));
+    if bytes < permit.bytes() || bytes > ANSWER_FREE {
+        permit.resize_to(bytes);
     }
     answer.permit = Some(permit);
     answer
@@ -123,7 +129,7 @@ where
 {
     let ended = || Ok(Answer { close: true, ..Answer::default() });
     let Some(permit) = memory(node, caller, bytes).await else { return ended() };
-    let Ok(_turn) = node.answer_turns.acquire().await else { return ended() };
+    let Ok(_turn) = lane(node, bytes).turns.acquire().await else { return ended() };
     let response = work(Arc::clone(node), caller.clone());
     let making = async move { encode(&header, &response.await) };
     match node.supervisor.spawn_back("large answer", making).join().await {
@@ -133,15 +139,28 @@ where
     }
 }
 
+/// A JoinGroup: only when its group has answered is it known how much there is to tell.
+async fn join_group(
+    node: &Arc<Node>,
+    caller: &Caller,
+    mut request: Box<Request>,
+) -> Result<Answer, BadRequest> {
+    let body = request.body()?;
+    let caller = &caller.named(request.header.client_id.take());
+    let (response, permit) = api::join_group::handle(node, caller, request.header.version, body).await;
+    Ok(charged(node, encode(&request.header, &response)?, permit))
+}
+
 macro_rules! served {
     // `as` names what an answer will be at most, about: where a small request may have a large one, or the same large one a
     // thousand times.
     ($($api:ident [$min:literal-$max:literal] $handler:path $(as $bytes:path)?;)*) => {
-        /// What is served. The first three have ways of their own.
+        /// What is served. The first four have ways of their own.
         const SERVED: &[(ApiKey, Versions)] = &[
             (ApiKey::Produce, Versions { min: api::produce::VERSION_MIN, max: api::produce::VERSION_MAX }),
             (ApiKey::Fetch, Versions { min: api::fetch::VERSION_MIN, max: api::fetch::VERSION_MAX }),
             (ApiKey::ApiVersions, Versions { min: 0, max: api::api_versions::VERSION_MAX }),
+            (ApiKey::JoinGroup, Versions { min: 0, max: api::join_group::VERSION_MAX }),
             $((ApiKey::$api, Versions { min: $min, max: $max }),)*
         ];
 
@@ -150,6 +169,7 @@ macro_rules! served {
             match request.header.api {
                 ApiKey::ApiVersions => api::api_versions::answer(*request),
                 ApiKey::Fetch => api::fetch::answer(node, caller, request).await,
+                ApiKey::JoinGroup => Box::pin(join_group(node, caller, request)).await,
                 // Boxed: these are rare, and a connection's task has room for the frequent ones only.
                 $(ApiKey::$api => {
                     Box::pin(async move {
@@ -179,13 +199,12 @@ served! {
     ListOffsets [1-11] api::list_offsets::handle;
     Metadata [0-13] api::metadata::handle as api::metadata::answer_bytes;
     OffsetCommit [2-9] api::offset_commit::handle;
-    OffsetFetch [1-9] api::offset_fetch::handle;
+    OffsetFetch [1-9] api::offset_fetch::handle as api::offset_fetch::answer_bytes;
     FindCoordinator [0-6] api::find_coordinator::handle;
-    JoinGroup [0-9] api::join_group::handle;
     Heartbeat [0-4] api::heartbeat::handle;
     LeaveGroup [0-5] api::leave_group::handle;
     SyncGroup [0-5] api::sync_group::handle;
-    DescribeGroups [0-6] api::describe_groups::handle;
+    DescribeGroups [0-6] api::describe_groups::handle as api::describe_groups::answer_bytes;
     ListGroups [0-5] api::list_groups::handle as api::list_groups::answer_bytes;
     CreateTopics [2-7] api::create_topics::handle;
     DeleteTopics [1-6] api::delete_topics::handle;
@@ -208,9 +227,11 @@ served! {
     DescribeCluster [0-2] api::describe_cluster::handle;
     DescribeProducers [0-0] api::describe_producers::handle as api::describe_producers::answer_bytes;
     UnregisterBroker [0-0] api::unregister_broker::handle;
-    ListConfigResources [0-1] api::list_config_resources::handle;
+    ListConfigResources [0-1] api::list_config_resources::handle
+        as api::list_config_resources::answer_bytes;
     ConsumerGroupHeartbeat [0-1] api::consumer_group_heartbeat::handle;
-    ConsumerGroupDescribe [0-1] api::consumer_group_describe::handle;
+    ConsumerGroupDescribe [0-1] api::consumer_group_describe::handle
+        as api::consumer_group_describe::answer_bytes;
     DescribeTopicPartitions [0-0] api::describe_topic_partitions::handle
         as api::describe_topic_partitions::answer_bytes;
 }

@@ -33,10 +33,13 @@ const REQUEST_RESERVE: ByteSize = ByteSize::mib(64);
 /// Memory that fetch answers pin until they are sent: the tail's slices may outlive the tail's own budget by this much.
 const FETCH_BUDGET: ByteSize = ByteSize::mib(256);
 
-/// Memory for the answers of all other requests, those above 64 KiB, until they are sent.
-const ANSWER_BUDGET: ByteSize = ByteSize::mib(64);
+/// Memory for the answers of all other requests, those from 64 KiB to 1 MiB, until they are sent.
+const ANSWER_BUDGET: ByteSize = ByteSize::mib(32);
 
-/// Large answers that are made at one time: each takes a few milliseconds of a thread that uploads and codecs share.
+/// The same of those above 1 MiB, for which the others do not wait: whoever asks for much may read it slowly.
+const LARGE_ANSWER_BUDGET: ByteSize = ByteSize::mib(64);
+
+/// Answers of either kind that are made at one time: each takes a few milliseconds of a thread that uploads and codecs share.
 const LARGE_ANSWERS_AT_ONCE: usize = 1;
 
 /// Memory for reads of the bucket that fetches began: on their way, and until a fetch takes them.
@@ -66,9 +69,8 @@ pub(crate) struct Node {
     pub produce_budget: FrameBudget,
     pub request_budget: FrameBudget,
     pub fetch_budget: Budget,
-    pub answer_budget: Budget,
-    /// Large answers that are made at one time.
-    pub answer_turns: tokio::sync::Semaphore,
+    pub answers: AnswerLane,
+    pub large_answers: AnswerLane,
     /// Large copies from and to sockets that are made at one time.
     pub copy_turns: tokio::sync::Semaphore,
     pub cold_budget: Budget,
@@ -94,6 +96,20 @@ pub(crate) struct NodeParts {
     pub supervisor: Supervisor,
     pub metrics: BrokerMetrics,
     pub groups: GroupCoordinator,
+}
+
+/// What answers of one kind share.
+pub(crate) struct AnswerLane {
+    pub budget: Budget,
+    /// Answers that are made at one time.
+    pub turns: tokio::sync::Semaphore,
+}
+
+impl AnswerLane {
+    fn new(name: &'static str, bytes: ByteSize) -> Self {
+        let turns = tokio::sync::Semaphore::new(LARGE_ANSWERS_AT_ONCE);
+        Self { budget: Budget::new(name, bytes), turns }
+    }
 }
 
 /// Counts a connection while it is open.
@@ -132,8 +148,8 @@ impl Node {
             ),
             request_budget: FrameBudget::new("other requests", REQUEST_RESERVE, limits.request_bytes_max),
             fetch_budget: Budget::new("fetch answers", FETCH_BUDGET),
-            answer_budget: Budget::new("other answers", ANSWER_BUDGET),
-            answer_turns: tokio::sync::Semaphore::new(LARGE_ANSWERS_AT_ONCE),
+            answers: AnswerLane::new("other answers", ANSWER_BUDGET),
+            large_answers: AnswerLane::new("large other answers", LARGE_ANSWER_BUDGET),
             copy_turns: tokio::sync::Semaphore::new(copy_turns()),
             cold_budget: Budget::new("reads of the bucket", COLD_FETCH_BUDGET),
             cold_reads: ColdReads::default(),

@@ -178,7 +178,7 @@ fn treat(treatment: &Treatment, names: &mut Names, value: Tree) -> Tree {
     let is_nothing = match &value {
         Tree::Null => true,
         Tree::Int(value) => *value < 0,
-        Tree::Text(text) => text.is_empty() || text.starts_with('<'),
+        Tree::Text(text) => text.is_empty() || is_sign(text),
         Tree::Uuid(id) => *id == [0; 16],
         _ => false,
     };
@@ -207,6 +207,11 @@ fn treat(treatment: &Treatment, names: &mut Names, value: Tree) -> Tree {
         },
         _ => value,
     }
+}
+
+/// Whether a text is what stands for another one, as `<text>`; a paragraph of HTML is not.
+fn is_sign(text: &str) -> bool {
+    text.starts_with('<') && text.find('>').is_some_and(|end| end + 1 == text.len())
 }
 
 /// A text whose last 36 letters are a UUID.

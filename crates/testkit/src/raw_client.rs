@@ -39,6 +39,7 @@ const ANSWER_WAIT_MAX: Duration = Duration::from_secs(30);
 pub struct RawClient {
     stream: TcpStream,
     correlation_id: i32,
+    client_id: Str,
 }
 
 impl RawClient {
@@ -49,7 +50,13 @@ impl RawClient {
     pub async fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).await.expect("the broker listens");
         stream.set_nodelay(true).expect("a socket option");
-        Self { stream, correlation_id: 0 }
+        Self { stream, correlation_id: 0, client_id: Str::from_static("raw") }
+    }
+
+    /// The same connection, with another client id.
+    #[must_use]
+    pub fn named(self, client_id: &str) -> Self {
+        Self { client_id: Str::from(client_id), ..self }
     }
 
     /// Sends a request and does not wait for its answer. Answers the correlation id.
@@ -58,7 +65,7 @@ impl RawClient {
     /// The request has no encoding in this version, or the connection is gone.
     pub async fn send<R: Request>(&mut self, version: i16, request: &R) -> i32 {
         self.correlation_id += 1;
-        let client_id = Some(Str::from_static("raw"));
+        let client_id = Some(self.client_id.clone());
         let slices = encode_request_frame(version, self.correlation_id, client_id, request).expect("encodes");
         let frame: BytesMut = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
         self.send_bytes(&frame).await;

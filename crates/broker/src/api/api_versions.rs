@@ -1,11 +1,11 @@
 //! ApiVersions (key 18): what is served.
 //!
 //! The one API that is answered in every version: a client asks before it can know which there are. A version that is not
-//! known gets error 35 in the body of version 0, with the whole table, so that the client finds the range of ApiVersions
-//! itself and asks again on the same connection.
+//! known gets error 35 in the body of version 0, with the range of ApiVersions alone, so that the client asks again on the same
+//! connection.
 
 use tidelog_wire::{
-    ErrorCode, Message,
+    ApiKey, ErrorCode, Message,
     messages::{ApiVersionsRequest, ApiVersionsResponse},
 };
 
@@ -22,6 +22,7 @@ pub(crate) fn answer(mut request: Request) -> Result<Answer, BadRequest> {
     if !ApiVersionsRequest::VERSIONS.contains(request.header.version) || request.header.version > VERSION_MAX
     {
         response.error_code = ErrorCode::UnsupportedVersion.code();
+        response.api_keys.retain(|range| range.api_key == ApiKey::ApiVersions.key());
         request.header.version = 0;
         return handlers::encode(&request.header, &response);
     }

@@ -8,16 +8,19 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use tidelog_core::{
     cluster::{Command, ConfigChange, ConfigResource, MetadataImage},
-    topic_config::{ConfigError, TopicConfig, check_broker_value, is_client_metrics_key, is_group_key},
+    topic_config::{
+        ConfigError, TopicConfig, check_broker_value, check_group, is_client_metrics_key, is_of_one_broker,
+    },
 };
 use tidelog_wire::{ErrorCode, Str};
 
 use super::{
     create_topics::config_errors,
-    describe_configs::{CLIENT_METRICS, GROUP, Resource},
+    describe_configs::{CLIENT_METRICS, Resource, TOPIC},
     shown,
 };
 use crate::{
+    coordinator,
     error_code::{self, ApiError},
     node::Node,
 };
@@ -80,8 +83,11 @@ pub(crate) async fn alter<C: ResourceChange>(
 
 async fn alter_one<C: ResourceChange>(node: &Node, change: &C, validate_only: bool) -> Result<(), ApiError> {
     let (kind, name) = change.resource();
-    if kind == GROUP || kind == CLIENT_METRICS {
-        return refuse(kind, name, change.keys());
+    if kind == CLIENT_METRICS {
+        return refuse(name, change.keys());
+    }
+    if kind == TOPIC && name.is_empty() {
+        return Err(ApiError::new(ErrorCode::InvalidRequest, "Default topic resources are not allowed."));
     }
     let target = Target::find(node, kind, name)?;
     let mut keys: Vec<&Str> = change.keys().collect();
@@ -93,43 +99,41 @@ async fn alter_one<C: ResourceChange>(node: &Node, change: &C, validate_only: bo
     target.apply(node, wanted, validate_only).await
 }
 
-/// Groups and subscriptions to client metrics have Kafka's settings, which nobody can set here.
-fn refuse<'a>(kind: i8, name: &Str, mut keys: impl Iterator<Item = &'a Str>) -> Result<(), ApiError> {
-    let (empty, known): (_, fn(&str) -> bool) = match kind {
-        GROUP => ("Default group resources are not allowed.", is_group_key),
-        _ => ("Subscription name can't be empty", is_client_metrics_key),
-    };
+/// Subscriptions to client metrics have Kafka's settings, which nobody can set here.
+fn refuse<'a>(name: &Str, mut keys: impl Iterator<Item = &'a Str>) -> Result<(), ApiError> {
+    let invalid = |text: String| Err(ApiError::new(ErrorCode::InvalidRequest, text));
     if name.is_empty() {
-        return Err(ApiError::new(ErrorCode::InvalidRequest, empty));
+        return invalid("Subscription name can't be empty".to_owned());
     }
-    let Some(key) = keys.next().map(|key| shown(key)) else { return Ok(()) };
-    let (code, text) = match (kind, known(key)) {
-        (GROUP, true) => {
-            (ErrorCode::InvalidConfig, format!("{key} cannot be set for one group: the broker's is for all"))
+    match keys.next().map(|key| shown(key)) {
+        None => Ok(()),
+        Some(key) if is_client_metrics_key(key) => {
+            invalid(format!("{key} cannot be set: this broker collects no client metrics"))
         }
-        (GROUP, false) => (ErrorCode::InvalidConfig, format!("Unknown group config name: {key}")),
-        (_, true) => (
-            ErrorCode::InvalidRequest,
-            format!("{key} cannot be set: this broker collects no client metrics"),
-        ),
-        (_, false) => (ErrorCode::InvalidRequest, format!("Unknown client metrics configuration: {key}")),
-    };
-    Err(ApiError::new(code, text))
+        Some(key) => invalid(format!("Unknown client metrics configuration: {key}")),
+    }
 }
 
 /// The value of a key that must have one.
 pub(crate) fn value_of(key: &Str, value: Option<&Str>) -> Result<String, ApiError> {
     value.map(ToString::to_string).ok_or_else(|| {
-        let error = ConfigError::Null { key: key.to_string() };
-        ApiError::new(ErrorCode::InvalidRequest, error.to_string())
+        let text = format!("Null value not supported for : {}", shown(key));
+        ApiError::new(ErrorCode::InvalidRequest, text)
     })
+}
+
+/// Where the overrides of a resource are kept.
+#[derive(Debug, Clone)]
+enum Place {
+    Config(ConfigResource),
+    Group(String),
 }
 
 /// A resource that exists, with the overrides it has.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub resource: Resource,
-    place: ConfigResource,
+    place: Place,
     image: Arc<MetadataImage>,
 }
 
@@ -146,17 +150,23 @@ impl Target {
                         "This server does not host this topic-partition.",
                     )
                 })?;
-                ConfigResource::Topic { topic_id: topic.id }
+                Place::Config(ConfigResource::Topic { topic_id: topic.id })
             }
-            Resource::Broker => ConfigResource::Broker { broker: node.id },
-            Resource::BrokerDefaults => ConfigResource::ClusterDefault {},
+            Resource::Broker => Place::Config(ConfigResource::Broker { broker: node.id }),
+            Resource::BrokerDefaults => Place::Config(ConfigResource::ClusterDefault {}),
+            Resource::Group(name) => Place::Group(name.to_string()),
         };
         Ok(Self { resource, place, image })
     }
 
     /// The overrides that it has now.
     pub(crate) fn overrides(&self) -> BTreeMap<String, String> {
-        self.image.configs(self.place).cloned().unwrap_or_default()
+        match &self.place {
+            Place::Config(resource) => self.image.configs(*resource),
+            Place::Group(group) => self.image.group_configs().get(group),
+        }
+        .cloned()
+        .unwrap_or_default()
     }
 
     /// Makes `wanted` its overrides: checks all of them, and commits what differs in one change.
@@ -166,6 +176,13 @@ impl Target {
         wanted: BTreeMap<String, String>,
         validate_only: bool,
     ) -> Result<(), ApiError> {
+        let wanted = match &self.place {
+            Place::Config(_) => wanted,
+            // None of a group's values has spaces around it, and Kafka tells none.
+            Place::Group(_) => {
+                wanted.into_iter().map(|(key, value)| (key, value.trim().to_owned())).collect()
+            }
+        };
         let current = self.overrides();
         self.check(node, &current, &wanted)?;
         let set = wanted.iter().filter(|(key, value)| current.get(*key) != Some(value));
@@ -181,14 +198,15 @@ impl Target {
         if validate_only || changes.is_empty() {
             return Ok(());
         }
-        let resource = self.place;
-        node.metadata
-            .propose(Command::AlterConfigs { resource, changes })
-            .await
-            .map_err(|failure| error_code::propose(&failure))?;
+        let command = match self.place.clone() {
+            Place::Config(resource) => Command::AlterConfigs { resource, changes },
+            Place::Group(group) => Command::AlterGroupConfigs { group, changes },
+        };
+        node.metadata.propose(command).await.map_err(|failure| error_code::propose(&failure))?;
         // An answer means that this broker acts on it.
         let index = node.metadata.image().index;
         let _ = node.wait_visible(APPLY_WAIT_MS, |image| image.index >= index).await;
+        coordinator::take_settings(node);
         Ok(())
     }
 
@@ -211,10 +229,16 @@ impl Target {
                 }
                 Ok(())
             }
+            Resource::Group(_) => check_group(&settings, wanted).map_err(|errors| config_errors(&errors)),
             Resource::Broker | Resource::BrokerDefaults => {
                 let changed = wanted.iter().filter(|(key, value)| current.get(*key) != Some(value));
-                let errors: Vec<ConfigError> =
-                    changed.filter_map(|(key, value)| check_broker_value(key, value, true).err()).collect();
+                let wrong = |(key, value): (&String, &String)| match check_broker_value(key, value, true) {
+                    Ok(()) if self.resource == Resource::BrokerDefaults && is_of_one_broker(key) => {
+                        Some(ConfigError::OfOneBroker { key: key.clone() })
+                    }
+                    checked => checked.err(),
+                };
+                let errors: Vec<ConfigError> = changed.filter_map(wrong).collect();
                 if errors.is_empty() { Ok(()) } else { Err(config_errors(&errors)) }
             }
         }

@@ -11,12 +11,29 @@ use tidelog_wire::{
     },
 };
 
-use super::{describe_groups::GROUP_OPERATIONS_ALL, metadata::OPERATIONS_UNKNOWN};
-use crate::{connection::Caller, coordinator, node::Node};
+use super::{
+    Mentions,
+    describe_groups::{GROUP_OPERATIONS_ALL, described_bytes},
+    metadata::OPERATIONS_UNKNOWN,
+    shown,
+};
+use crate::{
+    connection::Caller,
+    coordinator::{self, Kind},
+    node::Node,
+};
+
+/// Kafka's words where a broker does not serve the consumer protocol.
+const UNSUPPORTED: &str = "The version of API is not supported.";
 
 /// What a member is: Kafka's numbers.
 const CLASSIC_MEMBER: i8 = 0;
 const CONSUMER_MEMBER: i8 = 1;
+
+/// About how large the answer will be.
+pub(crate) fn answer_bytes(node: &Node, request: &ConsumerGroupDescribeRequest) -> u64 {
+    described_bytes(node, &request.group_ids, Kind::Consumer)
+}
 
 pub(crate) async fn handle(
     node: &Arc<Node>,
@@ -26,6 +43,7 @@ pub(crate) async fn handle(
 ) -> ConsumerGroupDescribeResponse {
     let operations =
         if request.include_authorized_operations { GROUP_OPERATIONS_ALL } else { OPERATIONS_UNKNOWN };
+    let is_served = node.groups.settings().serves_consumer_protocol;
     let one = |group: &Str| {
         let failed = |code: ErrorCode, message: Option<String>| DescribedGroup {
             group_id: group.clone(),
@@ -33,6 +51,9 @@ pub(crate) async fn handle(
             error_message: message.map(Str::from),
             ..DescribedGroup::default()
         };
+        if !is_served {
+            return failed(ErrorCode::UnsupportedVersion, Some(UNSUPPORTED.to_owned()));
+        }
         if group.is_empty() {
             return failed(ErrorCode::InvalidGroupId, None);
         }
@@ -41,17 +62,18 @@ pub(crate) async fn handle(
         match described {
             Ok(Ok(view)) => DescribedGroup { authorized_operations: operations, ..known(group, view) },
             Ok(Err(None)) => {
-                failed(ErrorCode::GroupIdNotFound, Some(format!("Group {} not found.", group.as_str())))
+                failed(ErrorCode::GroupIdNotFound, Some(format!("Group {} not found.", shown(group))))
             }
             Ok(Err(Some(_))) => failed(
                 ErrorCode::GroupIdNotFound,
-                Some(format!("Group {} is not a consumer group.", group.as_str())),
+                Some(format!("Group {} is not a consumer group.", shown(group))),
             ),
             Err(code) => failed(code, None),
         }
     };
+    let mut mentions = Mentions::default();
     ConsumerGroupDescribeResponse {
-        groups: request.group_ids.iter().map(one).collect(),
+        groups: request.group_ids.iter().filter(|group| mentions.allow(*group)).map(one).collect(),
         ..ConsumerGroupDescribeResponse::default()
     }
 }
@@ -78,8 +100,8 @@ fn member(member: DescribedMember) -> Member {
         client_id: Str::from(&*metadata.client_id),
         client_host: Str::from(&*metadata.client_host),
         subscribed_topic_names: metadata.subscribed_topics.iter().map(|topic| Str::from(&**topic)).collect(),
-        subscribed_topic_regex: (!metadata.subscribed_pattern.is_empty())
-            .then(|| Str::from(&*metadata.subscribed_pattern)),
+        // Empty where there is none: Kafka's members have one always.
+        subscribed_topic_regex: Some(Str::from(&*metadata.subscribed_pattern)),
         assignment: assignment(member.assigned),
         target_assignment: assignment(member.target),
         member_type: if metadata.classic.is_some() { CLASSIC_MEMBER } else { CONSUMER_MEMBER },

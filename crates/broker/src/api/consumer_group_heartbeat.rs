@@ -12,7 +12,6 @@ use tidelog_wire::{
     },
 };
 
-use super::join_group::uuid_text;
 use crate::{connection::Caller, coordinator, node::Node};
 
 /// From which version on a member brings an id of its own.
@@ -24,6 +23,12 @@ pub(crate) async fn handle(
     version: i16,
     request: ConsumerGroupHeartbeatRequest,
 ) -> ConsumerGroupHeartbeatResponse {
+    if !node.groups.settings().serves_consumer_protocol {
+        return ConsumerGroupHeartbeatResponse {
+            error_code: ErrorCode::UnsupportedVersion.code(),
+            ..ConsumerGroupHeartbeatResponse::default()
+        };
+    }
     match beat(node, caller, version, request).await {
         Ok(answer) => answered(answer),
         Err((code, message)) => ConsumerGroupHeartbeatResponse {
@@ -51,7 +56,7 @@ async fn beat(
     let draws = version < OWN_MEMBER_ID_VERSION && request.member_id.is_empty();
     let heartbeat = Heartbeat {
         member_id: shared(&request.member_id),
-        drawn_member_id: draws.then(|| uuid_text(node.ids.uuid()).into()),
+        drawn_member_id: draws.then(|| short_text(node.ids.uuid()).into()),
         epoch: request.member_epoch,
         instance_id: request.instance_id.as_ref().map(shared),
         rack_id: request.rack_id.as_ref().map(shared),
@@ -73,6 +78,18 @@ async fn beat(
     };
     let shard = coordinator::shard_of(node, &request.group_id).map_err(|code| (code, None))?;
     shard.consumer_heartbeat(node, &request.group_id, heartbeat).await
+}
+
+/// An id as Kafka's coordinator writes one: base64 of the kind for names, without padding.
+fn short_text(uuid: [u8; 16]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    // 22 letters of six bits: the last one has four of its own.
+    let bits = u128::from_be_bytes(uuid);
+    let letter = |place: u32| {
+        let six = if place < 21 { bits >> (122 - 6 * place) } else { bits << 4 } & 0x3f;
+        char::from(LETTERS[usize::try_from(six).unwrap_or(0)])
+    };
+    (0..22).map(letter).collect()
 }
 
 fn answered(answer: HeartbeatAnswer) -> ConsumerGroupHeartbeatResponse {

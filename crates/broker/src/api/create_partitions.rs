@@ -1,11 +1,11 @@
 //! CreatePartitions (key 37): a topic grows; it never shrinks.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use tidelog_core::cluster::{Command, MetadataImage};
 use tidelog_types::{BrokerId, TopicName, limits};
 use tidelog_wire::{
-    ErrorCode,
+    ErrorCode, Str,
     messages::{
         CreatePartitionsRequest, CreatePartitionsResponse,
         create_partitions::{CreatePartitionsTopic, CreatePartitionsTopicResult},
@@ -25,13 +25,20 @@ pub(crate) async fn handle(
     _: i16,
     request: CreatePartitionsRequest,
 ) -> CreatePartitionsResponse {
-    let mut seen = BTreeSet::new();
-    let mut results = Vec::with_capacity(request.topics.len());
+    let mut named: BTreeMap<&Str, usize> = BTreeMap::new();
     for topic in &request.topics {
-        let result = if seen.insert(topic.name.clone()) {
-            grow(node, topic, request.timeout_ms, request.validate_only).await
-        } else {
-            Err(ApiError::new(ErrorCode::InvalidRequest, "Duplicate topic name."))
+        *named.entry(&topic.name).or_default() += 1;
+    }
+    let mut results = Vec::with_capacity(named.len());
+    for topic in &request.topics {
+        let result = match named.get_mut(&topic.name) {
+            Some(1) => grow(node, topic, request.timeout_ms, request.validate_only).await,
+            // Named more than once: nothing of it is done, and it is answered once.
+            Some(times) if *times > 0 => {
+                *times = 0;
+                Err(ApiError::new(ErrorCode::InvalidRequest, "Duplicate topic name."))
+            }
+            _ => continue,
         };
         let (error_code, error_message) = match result {
             Ok(()) => (ErrorCode::None.code(), None),
@@ -49,9 +56,8 @@ async fn grow(
     validate_only: bool,
 ) -> Result<(), ApiError> {
     let image = node.image();
-    let unknown = || {
-        ApiError::new(ErrorCode::UnknownTopicOrPartition, "This server does not host this topic-partition.")
-    };
+    // Kafka has no words for it here.
+    let unknown = || ApiError::new(ErrorCode::UnknownTopicOrPartition, "");
     let name = TopicName::new(&topic.name).map_err(|_| unknown())?;
     let found = image.topic_by_name(&name).ok_or_else(unknown)?;
     let (topic_id, count) = (found.id, topic.count);
@@ -66,7 +72,10 @@ async fn grow(
         )));
     }
     if count > limits::PARTITIONS_PER_TOPIC_MAX {
-        return Err(invalid(format!("A topic has at most {} partitions.", limits::PARTITIONS_PER_TOPIC_MAX)));
+        return Err(ApiError::new(
+            ErrorCode::PolicyViolation,
+            format!("A topic has at most {} partitions.", limits::PARTITIONS_PER_TOPIC_MAX),
+        ));
     }
     let assignments = assignments(&image, topic, count - current)?;
     if validate_only {
@@ -91,9 +100,7 @@ fn assignments(
     topic: &CreatePartitionsTopic,
     added: i32,
 ) -> Result<Vec<Vec<BrokerId>>, ApiError> {
-    let Some(given) = topic.assignments.as_ref().filter(|given| !given.is_empty()) else {
-        return Ok(Vec::new());
-    };
+    let Some(given) = topic.assignments.as_ref() else { return Ok(Vec::new()) };
     let invalid = |text: String| ApiError::new(ErrorCode::InvalidReplicaAssignment, text);
     if i32::try_from(given.len()).ok() != Some(added) {
         return Err(invalid(format!(

@@ -58,6 +58,14 @@ pub(crate) async fn handle(
     _: i16,
     request: CreateTopicsRequest,
 ) -> CreateTopicsResponse {
+    if partitions_asked(node, &request) > i64::from(limits::PARTITIONS_PER_TOPIC_MAX) {
+        let refuse = |topic: &CreatableTopic| {
+            let text = "Excessively large number of partitions per request.";
+            failed(&topic.name, ApiError::new(ErrorCode::PolicyViolation, text))
+        };
+        let topics = request.topics.iter().map(refuse).collect();
+        return CreateTopicsResponse { topics, ..CreateTopicsResponse::default() };
+    }
     let mut names = BTreeSet::new();
     let repeated: BTreeSet<Str> = request
         .topics
@@ -78,8 +86,9 @@ pub(crate) async fn handle(
         }
         let result = match check(node, topic) {
             Err(error) => Err(error),
-            Ok(wanted) if request.validate_only => Ok((wanted, None)),
-            Ok(wanted) => create(node, wanted.clone(), request.timeout_ms).await.map(|id| (wanted, Some(id))),
+            // Kafka draws an id for what it only looks at, too.
+            Ok(wanted) if request.validate_only => Ok((wanted, TopicId::from_bytes(node.ids.uuid()))),
+            Ok(wanted) => create(node, wanted.clone(), request.timeout_ms).await.map(|id| (wanted, id)),
         };
         results.push(match result {
             Err(error) => failed(&topic.name, error),
@@ -87,6 +96,17 @@ pub(crate) async fn handle(
         });
     }
     CreateTopicsResponse { topics: results, ..CreateTopicsResponse::default() }
+}
+
+/// How many partitions all topics of a request would have together.
+fn partitions_asked(node: &Node, request: &CreateTopicsRequest) -> i64 {
+    let (default_partitions, _) = defaults(node, &node.image());
+    let of = |topic: &CreatableTopic| match (topic.assignments.len(), topic.num_partitions) {
+        (0, -1) => i64::from(default_partitions),
+        (0, count) => i64::from(count.max(0)),
+        (assigned, _) => i64::try_from(assigned).unwrap_or(i64::MAX),
+    };
+    request.topics.iter().map(of).fold(0, i64::saturating_add)
 }
 
 fn failed(name: &Str, error: ApiError) -> CreatableTopicResult {
@@ -98,7 +118,7 @@ fn failed(name: &Str, error: ApiError) -> CreatableTopicResult {
     }
 }
 
-fn succeeded(node: &Node, name: &Str, wanted: &Wanted, id: Option<TopicId>) -> CreatableTopicResult {
+fn succeeded(node: &Node, name: &Str, wanted: &Wanted, id: TopicId) -> CreatableTopicResult {
     let settings = node.settings(&node.image());
     let configs = describe_topic(&settings, &wanted.configs)
         .into_iter()
@@ -112,7 +132,7 @@ fn succeeded(node: &Node, name: &Str, wanted: &Wanted, id: Option<TopicId>) -> C
         .collect();
     CreatableTopicResult {
         name: name.clone(),
-        topic_id: id.map_or(Uuid::ZERO, Uuid::from),
+        topic_id: Uuid::from(id),
         error_message: None,
         num_partitions: wanted.partition_count,
         replication_factor: i16::try_from(wanted.replication_factor).unwrap_or(-1),
@@ -183,7 +203,7 @@ fn check_size(image: &MetadataImage, wanted: &Wanted) -> Result<(), ApiError> {
     }
     if wanted.partition_count > limits::PARTITIONS_PER_TOPIC_MAX {
         return Err(ApiError::new(
-            ErrorCode::InvalidPartitions,
+            ErrorCode::PolicyViolation,
             format!(
                 "A topic has at most {} partitions, {} were asked for.",
                 limits::PARTITIONS_PER_TOPIC_MAX,
@@ -289,12 +309,13 @@ mod tests {
     #[test]
     fn sources_have_kafkas_numbers() {
         let sources = [
+            Source::DynamicGroup,
             Source::DynamicTopic,
             Source::DynamicBroker,
             Source::DynamicDefaultBroker,
             Source::StaticBroker,
             Source::Default,
         ];
-        assert_eq!(sources.map(source_code), [1, 2, 3, 4, 5]);
+        assert_eq!(sources.map(source_code), [8, 1, 2, 3, 4, 5]);
     }
 }

@@ -19,13 +19,17 @@ use crate::{
     node::{Node, is_internal},
 };
 
+/// A request's time-out is for the other replicas. What this node does itself, a sync and a commit, has at least this long, so
+/// that a client which does not want to wait for others is not told that nothing was done.
+const OWN_PART_MIN: Duration = Duration::from_secs(5);
+
 pub(crate) async fn handle(
     node: &Arc<Node>,
     _: &Caller,
     _: i16,
     request: DeleteRecordsRequest,
 ) -> DeleteRecordsResponse {
-    let timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
+    let timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0)).max(OWN_PART_MIN);
     let mut topics = Vec::with_capacity(request.topics.len());
     for some in request.topics.chunks(TOPICS_AT_ONCE) {
         topics.extend(join_all(some.iter().map(|topic| delete_of_topic(node, topic, timeout))).await);

@@ -1,6 +1,9 @@
 //! DescribeConfigs (key 32): every key, set or not, with its source.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use tidelog_core::{
     cluster::MetadataImage,
@@ -37,6 +40,8 @@ pub(crate) enum Resource {
     Broker,
     /// All brokers.
     BrokerDefaults,
+    /// A group, by its id; there need not be one.
+    Group(Str),
 }
 
 /// Kafka's numbers of resource types.
@@ -54,23 +59,28 @@ impl Resource {
                 TopicName::new(name).map(Self::Topic).map_err(|error| error_code::invalid_topic(name, &error))
             }
             BROKER if name.is_empty() => Ok(Self::BrokerDefaults),
-            BROKER if name.parse() == Ok(node.id.0) => Ok(Self::Broker),
-            BROKER if name.parse::<i32>().is_err() => Err(ApiError::new(
-                ErrorCode::InvalidRequest,
-                format!("Broker id must be an integer, but it is: {}", shown(name)),
-            )),
-            BROKER => Err(ApiError::new(
-                ErrorCode::InvalidRequest,
-                format!(
-                    "Unexpected broker id, expected {} or empty string, but received {}",
-                    node.id,
-                    name.as_str()
-                ),
-            )),
+            BROKER => this_broker(node, name).map(|()| Self::Broker),
+            GROUP if name.is_empty() => {
+                Err(ApiError::new(ErrorCode::InvalidRequest, "Default group resources are not allowed."))
+            }
+            GROUP => Ok(Self::Group(name.clone())),
             _ => Err(ApiError::new(ErrorCode::InvalidRequest, format!("Unknown resource type {kind}"))),
         }
     }
 }
+
+/// Checks that a name is this broker's number.
+pub(crate) fn this_broker(node: &Node, name: &Str) -> Result<(), ApiError> {
+    let text = match name.parse::<i32>() {
+        Ok(id) if id == node.id.0 => return Ok(()),
+        Ok(id) => format!("Unexpected broker id, expected {} or empty string, but received {id}", node.id),
+        Err(_) => format!("Broker id must be an integer, but it is: {}", shown(name)),
+    };
+    Err(ApiError::new(ErrorCode::InvalidRequest, text))
+}
+
+/// Resources of a request that are answered as often as they are named.
+const REPEATED_RESOURCES_MAX: usize = 64;
 
 /// What Kafka tells whoever asks for the settings of something that has none.
 const NO_SETTINGS: &str = "This most likely occurs because of a request being malformed by the client library or the message \
@@ -79,6 +89,7 @@ const NO_SETTINGS: &str = "This most likely occurs because of a request being ma
 /// Kafka's number of a source.
 pub(crate) const fn source_code(source: Source) -> i8 {
     match source {
+        Source::DynamicGroup => 8,
         Source::DynamicTopic => 1,
         Source::DynamicBroker => 2,
         Source::DynamicDefaultBroker => 3,
@@ -114,8 +125,8 @@ pub(crate) fn answer_bytes(_: &Node, request: &DescribeConfigsRequest) -> u64 {
     let keys = |resource: &DescribeConfigsResource| {
         let all = if resource.resource_type == BROKER { BROKER_KEYS } else { KEYS };
         match &resource.configuration_keys {
-            Some(keys) => (keys.len() as u64).min(all),
-            None => all,
+            Some(keys) if !keys.is_empty() => (keys.len() as u64).min(all),
+            Some(_) | None => all,
         }
     };
     request.resources.iter().map(keys).sum::<u64>().saturating_mul(times * KEY_BYTES + documentation)
@@ -128,12 +139,13 @@ pub(crate) async fn handle(
     request: DescribeConfigsRequest,
 ) -> DescribeConfigsResponse {
     let image = node.image();
-    // Each once, however often it is named: an answer is hundreds of times as large as its name.
+    // An answer is hundreds of times as large as its name: where many are named, each is answered once.
+    let is_short = request.resources.len() <= REPEATED_RESOURCES_MAX;
     let mut named = BTreeSet::new();
     let results = request
         .resources
         .iter()
-        .filter(|resource| named.insert((resource.resource_type, resource.resource_name.clone())))
+        .filter(|resource| named.insert((resource.resource_type, resource.resource_name.clone())) || is_short)
         .map(|resource| {
             let mut result = DescribeConfigsResult {
                 resource_type: resource.resource_type,
@@ -151,7 +163,8 @@ pub(crate) async fn handle(
                 }
                 Err(error) => {
                     result.error_code = error.code.code();
-                    result.error_message = error.into_message();
+                    // Kafka has no words for a topic that is not there.
+                    result.error_message = Some(error.into_message().unwrap_or_default());
                 }
             }
             result
@@ -167,17 +180,25 @@ fn describe(
 ) -> Result<Vec<Description>, ApiError> {
     let settings = node.settings(image);
     let name = &resource.resource_name;
-    let named = |what: &str| {
-        let message = format!("{what} name must not be empty");
-        if name.is_empty() { Err(ApiError::new(ErrorCode::InvalidRequest, message)) } else { Ok(()) }
-    };
+    let refused = |message: String| Err(ApiError::new(ErrorCode::InvalidRequest, message));
     let mut entries = match resource.resource_type {
         TOPIC | BROKER => describe_kept(node, image, &settings, resource)?,
-        GROUP => named("Group").map(|()| describe_group(&settings))?,
-        CLIENT_METRICS => named("Client metrics subscription").map(|()| describe_client_metrics())?,
+        GROUP if name.is_empty() => return refused("Group name must not be empty".to_owned()),
+        GROUP => {
+            let none = BTreeMap::new();
+            describe_group(&settings, image.group_configs().get(name.as_str()).unwrap_or(&none))
+        }
+        CLIENT_METRICS if name.is_empty() => {
+            return refused("Client metrics subscription name must not be empty".to_owned());
+        }
+        CLIENT_METRICS => describe_client_metrics(),
+        BROKER_LOGGER if name.is_empty() => return refused("Broker id must not be empty".to_owned()),
+        // Nothing here logs by a level that can be changed.
+        BROKER_LOGGER => this_broker(node, name).map(|()| Vec::new())?,
         _ => return Err(ApiError::new(ErrorCode::InvalidRequest, NO_SETTINGS)),
     };
-    if let Some(keys) = &resource.configuration_keys {
+    // None at all are all, as in Kafka.
+    if let Some(keys) = resource.configuration_keys.as_ref().filter(|keys| !keys.is_empty()) {
         let keys: BTreeSet<&str> = keys.iter().map(Str::as_str).collect();
         entries.retain(|entry| keys.contains(entry.name));
     }
@@ -193,14 +214,12 @@ fn describe_kept(
 ) -> Result<Vec<Description>, ApiError> {
     let described = match Resource::from_wire(node, resource.resource_type, &resource.resource_name)? {
         Resource::Topic(name) => {
-            let topic = image.topic_by_name(&name).ok_or_else(|| {
-                ApiError::new(
-                    ErrorCode::UnknownTopicOrPartition,
-                    "This server does not host this topic-partition.",
-                )
-            })?;
+            let topic = image
+                .topic_by_name(&name)
+                .ok_or_else(|| ApiError::new(ErrorCode::UnknownTopicOrPartition, ""))?;
             describe_topic(settings, &topic.configs)
         }
+        Resource::Group(_) => return Err(ApiError::new(ErrorCode::InvalidRequest, NO_SETTINGS)),
         Resource::Broker => describe_broker(settings),
         Resource::BrokerDefaults => describe_broker_defaults(&settings.dynamic_defaults),
     };

@@ -10,10 +10,10 @@ use tidelog_wire::{
     },
 };
 
-use super::metadata::OPERATIONS_UNKNOWN;
+use super::{Mentions, metadata::OPERATIONS_UNKNOWN, shown};
 use crate::{
     connection::Caller,
-    coordinator::{self, GroupView},
+    coordinator::{self, GroupView, Kind},
     node::Node,
 };
 
@@ -23,6 +23,23 @@ const GROUP_NOT_FOUND_VERSION: i16 = 6;
 /// Kafka's bits of what may be done to a group (read, delete, describe, and its configuration), all of them: there is no
 /// authorizer.
 pub(crate) const GROUP_OPERATIONS_ALL: i32 = 0b1101_0100_1000;
+
+/// About how large the answer will be.
+pub(crate) fn answer_bytes(node: &Node, request: &DescribeGroupsRequest) -> u64 {
+    described_bytes(node, &request.groups, Kind::Classic)
+}
+
+/// About how many bytes these groups are described by, as groups of one kind.
+pub(crate) fn described_bytes(node: &Node, groups: &[Str], kind: Kind) -> u64 {
+    let mut mentions = Mentions::default();
+    let told = groups.iter().filter(|group| mentions.allow(*group)).map(|group| {
+        // What cannot be found is told by its name, twice.
+        let members =
+            coordinator::shard_of(node, group).map_or(0, |shard| shard.described_bytes(group, kind));
+        (members + 2 * group.len() + 64) as u64
+    });
+    told.fold(0, u64::saturating_add)
+}
 
 pub(crate) async fn handle(
     node: &Arc<Node>,
@@ -42,8 +59,8 @@ pub(crate) async fn handle(
             Ok(Err(other)) => DescribedGroup {
                 error_code: ErrorCode::GroupIdNotFound.code(),
                 error_message: Some(Str::from(match other {
-                    None => format!("Group {} not found.", group.as_str()),
-                    Some(_) => format!("Group {} is not a classic group.", group.as_str()),
+                    None => format!("Group {} not found.", shown(group)),
+                    Some(_) => format!("Group {} is not a classic group.", shown(group)),
                 })),
                 ..dead(group)
             },
@@ -54,8 +71,9 @@ pub(crate) async fn handle(
             },
         }
     };
+    let mut mentions = Mentions::default();
     DescribeGroupsResponse {
-        groups: request.groups.iter().map(one).collect(),
+        groups: request.groups.iter().filter(|group| mentions.allow(*group)).map(one).collect(),
         ..DescribeGroupsResponse::default()
     }
 }

@@ -10,6 +10,7 @@ use tidelog_wire::{
         DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse,
         describe_topic_partitions::{
             Cursor, DescribeTopicPartitionsResponsePartition, DescribeTopicPartitionsResponseTopic,
+            TopicRequest,
         },
     },
 };
@@ -36,6 +37,9 @@ pub(crate) async fn handle(
     _: i16,
     request: DescribeTopicPartitionsRequest,
 ) -> DescribeTopicPartitionsResponse {
+    if let Some(refused) = refuse_cursor(&request) {
+        return refused;
+    }
     let image = node.image();
     let all = request.topics.is_empty();
     let names: BTreeSet<Str> = if all {
@@ -79,10 +83,31 @@ pub(crate) async fn handle(
     response
 }
 
+/// A cursor stands at a topic that is asked for, where any are named, and at a partition.
+fn refuse_cursor(request: &DescribeTopicPartitionsRequest) -> Option<DescribeTopicPartitionsResponse> {
+    let cursor = request.cursor.as_ref()?;
+    let is_named =
+        request.topics.is_empty() || request.topics.iter().any(|topic| topic.name == cursor.topic_name);
+    if is_named && cursor.partition_index >= 0 {
+        return None;
+    }
+    let refuse = |topic: &TopicRequest| DescribeTopicPartitionsResponseTopic {
+        error_code: ErrorCode::InvalidRequest.code(),
+        name: Some(topic.name.clone()),
+        ..DescribeTopicPartitionsResponseTopic::default()
+    };
+    Some(DescribeTopicPartitionsResponse {
+        topics: request.topics.iter().map(refuse).collect(),
+        next_cursor: None,
+        ..DescribeTopicPartitionsResponse::default()
+    })
+}
+
 fn failed(name: Str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic {
     DescribeTopicPartitionsResponseTopic {
         error_code: code.code(),
         name: Some(name),
+        topic_authorized_operations: TOPIC_OPERATIONS_ALL,
         ..DescribeTopicPartitionsResponseTopic::default()
     }
 }

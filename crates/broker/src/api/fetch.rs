@@ -2,14 +2,20 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use tidelog_core::{cluster::MetadataImage, partition::PartitionSnapshot, read_plan::Isolation};
+use tidelog_core::{
+    cluster::{MetadataImage, PartitionImage, TopicImage},
+    partition::PartitionSnapshot,
+    read_plan::Isolation,
+};
 use tidelog_replica::PartitionHandle;
 use tidelog_types::{LeaderEpoch, Offset, PartitionIndex, TopicId, TopicName, TopicPartition};
 use tidelog_wire::{
     ErrorCode, Records, Str, Uuid,
     messages::{
         FetchRequest, FetchResponse,
-        fetch::{EpochEndOffset, FetchableTopicResponse, LeaderIdAndEpoch, NodeEndpoint, PartitionData},
+        fetch::{
+            EpochEndOffset, FetchTopic, FetchableTopicResponse, LeaderIdAndEpoch, NodeEndpoint, PartitionData,
+        },
     },
 };
 
@@ -31,13 +37,15 @@ pub(crate) const VERSION_MAX: i16 = 17;
 const TOPIC_ID_VERSION_MIN: i16 = 13;
 /// The first version with sessions.
 const SESSION_VERSION_MIN: i16 = 7;
+/// The first version that says who leads now.
+const LEADER_VERSION_MIN: i16 = 16;
 /// What a fetch is limited to where the answer's size prefix would end.
 const BYTES_MAX: usize = 0x7000_0000;
 
-/// A partition of the plan: what is read, or why it cannot be.
+/// A partition of the plan: what is read, or the answer that says why it cannot be.
 enum Part {
     Read(usize),
-    Failed(ErrorCode),
+    Failed(Box<PartitionData>),
 }
 
 pub(crate) async fn answer(
@@ -47,7 +55,11 @@ pub(crate) async fn answer(
 ) -> Result<Answer, BadRequest> {
     let body: FetchRequest = request.body()?;
     let version = request.header.version;
+    if !(0..=1).contains(&body.isolation_level) {
+        return handlers::encode(&request.header, &refused(version, &body, ErrorCode::UnknownServerError));
+    }
     let follower = if version >= 15 { body.replica_state.replica_id } else { body.replica_id };
+    let unlimited = body.max_bytes < 0;
     let plan = match begin(node, version, &body) {
         Ok(plan) => plan,
         Err(code) => {
@@ -65,12 +77,12 @@ pub(crate) async fn answer(
     let parts: Vec<Part> = plan
         .wanted
         .iter()
-        .map(|wanted| match find(node, &image, wanted, follower) {
+        .map(|wanted| match find(node, &image, wanted, follower, unlimited) {
             Ok(read) => {
                 reads.push(read);
                 Part::Read(reads.len() - 1)
             }
-            Err(code) => Part::Failed(code),
+            Err(code) => Part::Failed(Box::new(not_read(&image, version, wanted, code))),
         })
         .collect();
     let failed = parts.iter().any(|part| matches!(part, Part::Failed(_)));
@@ -94,6 +106,24 @@ fn limits(node: &Node, body: &FetchRequest) -> FetchLimits {
             Isolation::ReadUncommitted
         },
     }
+}
+
+/// The answer to a request that is refused whole: up to version 12 Kafka says so of each partition too.
+fn refused(version: i16, body: &FetchRequest, code: ErrorCode) -> FetchResponse {
+    let topics: &[FetchTopic] = if version < TOPIC_ID_VERSION_MIN { &body.topics } else { &[] };
+    let responses = topics.iter().map(|topic| FetchableTopicResponse {
+        topic: topic.topic.clone(),
+        partitions: topic
+            .partitions
+            .iter()
+            .map(|partition| PartitionData {
+                aborted_transactions: Some(Vec::new()),
+                ..failed(partition.partition, code)
+            })
+            .collect(),
+        ..FetchableTopicResponse::default()
+    });
+    FetchResponse { error_code: code.code(), responses: responses.collect(), ..FetchResponse::default() }
 }
 
 /// What the request asks for, in its session.
@@ -167,12 +197,16 @@ fn find(
     image: &MetadataImage,
     wanted: &Wanted,
     follower: i32,
+    unlimited: bool,
 ) -> Result<PartitionRead, ErrorCode> {
-    if follower >= 0 {
-        // Followers have a way of their own.
-        return Err(ErrorCode::InvalidRequest);
-    }
     let handle = handle(node, image, wanted)?;
+    if follower >= 0 {
+        // Nobody follows a leader of one replica: Kafka's code for a replica that is none of the partition's.
+        return Err(ErrorCode::NotLeaderOrFollower);
+    }
+    if unlimited || wanted.asked.bytes_max < 0 {
+        return Err(ErrorCode::UnknownServerError);
+    }
     let offset = Offset::from_wire(wanted.asked.offset).ok_or(ErrorCode::OffsetOutOfRange)?;
     let bytes_max = usize::try_from(wanted.asked.bytes_max).unwrap_or(0);
     let mut read = PartitionRead::new(handle, offset, bytes_max);
@@ -183,13 +217,10 @@ fn find(
 
 fn handle(node: &Node, image: &MetadataImage, wanted: &Wanted) -> Result<PartitionHandle, ErrorCode> {
     let partition = PartitionIndex(wanted.key.partition);
-    let topic = match &wanted.key.topic {
-        TopicKey::Id(id) => image.topic(*id).ok_or_else(|| gone(image, wanted))?,
-        TopicKey::Name(name) => TopicName::new(name)
-            .ok()
-            .and_then(|name| image.topic_by_name(&name))
-            .ok_or(ErrorCode::UnknownTopicOrPartition)?,
-    };
+    let topic = topic_of(image, &wanted.key.topic).ok_or_else(|| match &wanted.key.topic {
+        TopicKey::Id(_) => gone(image, wanted),
+        TopicKey::Name(_) => ErrorCode::UnknownTopicOrPartition,
+    })?;
     let place = TopicPartition { topic_id: topic.id, partition };
     let known = image.partition(&place).is_some();
     node.replicas.partition(&place).ok_or(if known {
@@ -197,6 +228,13 @@ fn handle(node: &Node, image: &MetadataImage, wanted: &Wanted) -> Result<Partiti
     } else {
         ErrorCode::UnknownTopicOrPartition
     })
+}
+
+fn topic_of<'a>(image: &'a MetadataImage, key: &TopicKey) -> Option<&'a TopicImage> {
+    match key {
+        TopicKey::Id(id) => image.topic(*id).map(|topic| &**topic),
+        TopicKey::Name(name) => image.topic_by_name(&TopicName::new(name).ok()?).map(|topic| &**topic),
+    }
 }
 
 /// A topic id that is not known. Where the session knew it, and its name is another topic's now, the client is told that
@@ -223,8 +261,8 @@ fn finish(
         .iter()
         .zip(parts)
         .map(|(wanted, part)| match part {
-            Part::Failed(code) => failed(wanted.key.partition, *code),
-            Part::Read(index) => partition_data(wanted.key.partition, &mut reads[*index], isolation),
+            Part::Failed(data) => PartitionData::clone(data),
+            Part::Read(index) => partition_data(version, wanted.key.partition, &mut reads[*index], isolation),
         })
         .collect();
     let seen: Vec<Seen> = answers.iter().map(seen).collect();
@@ -241,12 +279,28 @@ fn finish(
     };
     let mut response = FetchResponse { session_id, ..FetchResponse::default() };
     let mut moved = false;
-    for ((wanted, data), _) in plan.wanted.iter().zip(answers.drain(..)).zip(&told).filter(|(_, told)| **told)
-    {
-        moved |= data.current_leader != LeaderIdAndEpoch::default();
-        push(&mut response.responses, &wanted.key.topic, data);
+    let mut behind = Vec::new();
+    for (((wanted, data), part), told) in plan.wanted.iter().zip(answers.drain(..)).zip(parts).zip(&told) {
+        if !told {
+            continue;
+        }
+        match part {
+            Part::Read(_) => {
+                moved |= data.current_leader != LeaderIdAndEpoch::default();
+                push(&mut response.responses, &wanted.key.topic, data);
+            }
+            // Behind what was read, as in Kafka.
+            Part::Failed(_) => {
+                let leader = data.current_leader.leader_id;
+                moved |= leader >= 0 && leader != node.id.0;
+                behind.push((&wanted.key.topic, data));
+            }
+        }
     }
-    if moved && version >= 16 {
+    for (topic, data) in behind {
+        push(&mut response.responses, topic, data);
+    }
+    if moved && version >= LEADER_VERSION_MIN {
         response.node_endpoints = metadata::brokers(node, caller, &node.image())
             .into_iter()
             .map(|(id, host, port, rack)| NodeEndpoint { node_id: id.0, host, port, rack })
@@ -287,7 +341,37 @@ fn failed(partition_index: i32, code: ErrorCode) -> PartitionData {
     }
 }
 
-fn partition_data(partition_index: i32, read: &mut PartitionRead, isolation: Isolation) -> PartitionData {
+/// The answer for a partition that is not read at all.
+fn not_read(image: &MetadataImage, version: i16, wanted: &Wanted, code: ErrorCode) -> PartitionData {
+    let mut data = failed(wanted.key.partition, code);
+    let unknown =
+        [ErrorCode::UnknownTopicOrPartition, ErrorCode::UnknownTopicId, ErrorCode::InconsistentTopicId];
+    if unknown.contains(&code) {
+        // Kafka's words for what is not there differ in this from those for what could not be read.
+        data.aborted_transactions = Some(Vec::new());
+    } else if code == ErrorCode::NotLeaderOrFollower && version >= LEADER_VERSION_MIN {
+        let partition = PartitionIndex(wanted.key.partition);
+        let topic = topic_of(image, &wanted.key.topic);
+        let known =
+            topic.and_then(|topic| image.partition(&TopicPartition { topic_id: topic.id, partition }));
+        data.current_leader = known.map_or_else(LeaderIdAndEpoch::default, |image| leader_of(image));
+    }
+    data
+}
+
+fn leader_of(image: &PartitionImage) -> LeaderIdAndEpoch {
+    LeaderIdAndEpoch {
+        leader_id: image.leader.map_or(-1, |leader| leader.0),
+        leader_epoch: image.leader_epoch.to_wire(),
+    }
+}
+
+fn partition_data(
+    version: i16,
+    partition_index: i32,
+    read: &mut PartitionRead,
+    isolation: Isolation,
+) -> PartitionData {
     let snapshot = Arc::clone(read.found.snapshot());
     let mut data = with_offsets(partition_index, &snapshot, isolation);
     let nothing = Found::Nothing { snapshot: Arc::clone(&snapshot) };
@@ -298,14 +382,11 @@ fn partition_data(partition_index: i32, read: &mut PartitionRead, isolation: Iso
             data.diverging_epoch = EpochEndOffset { epoch: epoch.to_wire(), end_offset: end.to_wire() };
         }
         Found::Error { code, .. } => {
-            data.error_code = code.code();
-            data.aborted_transactions = None;
-            if matches!(code, ErrorCode::NotLeaderOrFollower | ErrorCode::FencedLeaderEpoch) {
-                let image = read.handle.image();
-                data.current_leader = LeaderIdAndEpoch {
-                    leader_id: image.leader.map_or(-1, |leader| leader.0),
-                    leader_epoch: image.leader_epoch.to_wire(),
-                };
+            // Nothing is told of a partition that could not be read.
+            data = failed(partition_index, code);
+            let elsewhere = matches!(code, ErrorCode::NotLeaderOrFollower | ErrorCode::FencedLeaderEpoch);
+            if elsewhere && version >= LEADER_VERSION_MIN {
+                data.current_leader = leader_of(&read.handle.image());
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use tidelog_core::topic_config::{
-    AlterOperation, ConfigError, alter as alter_override, broker_key, topic_key,
+    AlterOperation, ConfigError, alter as alter_override, broker_key, group_key, topic_key,
 };
 use tidelog_wire::{
     ErrorCode, Str,
@@ -58,6 +58,9 @@ impl ResourceChange for AlterConfigsResource {
                 }
                 Resource::Broker | Resource::BrokerDefaults => {
                     (broker_key(name), ConfigError::UnknownBrokerKey { key: name.to_owned() })
+                }
+                Resource::Group(_) => {
+                    (group_key(name), ConfigError::UnknownGroupKey { key: name.to_owned() })
                 }
             };
             let key = key.ok_or_else(|| config_errors(&[unknown]))?;

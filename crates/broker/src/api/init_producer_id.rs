@@ -28,6 +28,10 @@ pub(crate) async fn handle(
         // There is no coordinator of transactions here, as FindCoordinator says too.
         Some(_) => return failed(ErrorCode::CoordinatorNotAvailable),
     }
+    // Kafka's -1 for none: of both or of neither.
+    if (request.producer_id == -1) != (request.producer_epoch == -1) {
+        return failed(ErrorCode::InvalidRequest);
+    }
     match next(node).await {
         Ok(id) => InitProducerIdResponse {
             producer_id: id.0,

@@ -1,14 +1,22 @@
 //! JoinGroup (key 11).
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use tidelog_core::groups::classic::JoinRequest;
+use tidelog_core::groups::classic::{JoinRequest, Joined};
+use tidelog_runtime::Permit;
 use tidelog_wire::{
     ErrorCode, Str,
     messages::{JoinGroupRequest, JoinGroupResponse, join_group::JoinGroupResponseMember},
 };
 
-use crate::{connection::Caller, coordinator, node::Node};
+use crate::{
+    connection::Caller,
+    coordinator,
+    handlers::{ANSWER_FREE, memory},
+    node::Node,
+};
+
+pub(crate) const VERSION_MAX: i16 = 9;
 
 /// From which version on a client without an id is given one and comes again with it (KIP-394).
 const KNOWN_MEMBER_VERSION: i16 = 4;
@@ -24,16 +32,19 @@ pub(crate) async fn handle(
     caller: &Caller,
     version: i16,
     request: JoinGroupRequest,
-) -> JoinGroupResponse {
+) -> (JoinGroupResponse, Option<Permit>) {
     let member_id = request.member_id.clone();
     match join(node, caller, version, request).await {
-        Ok(response) => response,
-        Err((code, id)) => JoinGroupResponse {
-            error_code: code.code(),
-            member_id: id.map_or(member_id, |id| Str::from(&*id)),
-            protocol_name: (version < PROTOCOL_TYPE_VERSION).then(Str::default),
-            ..JoinGroupResponse::default()
-        },
+        Ok(answer) => answer,
+        Err((code, id)) => {
+            let refused = JoinGroupResponse {
+                error_code: code.code(),
+                member_id: id.map_or(member_id, |id| Str::from(&*id)),
+                protocol_name: (version < PROTOCOL_TYPE_VERSION).then(Str::default),
+                ..JoinGroupResponse::default()
+            };
+            (refused, None)
+        }
     }
 }
 
@@ -44,7 +55,7 @@ async fn join(
     caller: &Caller,
     version: i16,
     request: JoinGroupRequest,
-) -> Result<JoinGroupResponse, Refused> {
+) -> Result<(JoinGroupResponse, Option<Permit>), Refused> {
     let refused = |code| (code, None);
     if request.group_id.is_empty() {
         return Err(refused(ErrorCode::InvalidGroupId));
@@ -53,6 +64,10 @@ async fn join(
     let session = Duration::from_millis(u64::try_from(request.session_timeout_ms).unwrap_or(0));
     if !(rules.session_timeout_min..=rules.session_timeout_max).contains(&session) {
         return Err(refused(ErrorCode::InvalidSessionTimeout));
+    }
+    if names_twice(&request) {
+        // Kafka's coordinator fails at it.
+        return Err((ErrorCode::UnknownServerError, Some(Arc::from(""))));
     }
     let shard = coordinator::shard_of(node, &request.group_id).map_err(refused)?;
     // Version 0 has no time for a rebalance of its own, and reads as -1.
@@ -81,8 +96,13 @@ async fn join(
     };
     let joined = shard.join(node, caller, &request.group_id, asked).await;
     let joined = joined.map_err(|(code, id)| (code, Some(id)))?;
+    let permit = memory_for(node, caller, &joined).await;
+    Ok((told(version, joined), permit))
+}
+
+fn told(version: i16, joined: Joined) -> JoinGroupResponse {
     let protocol_name = joined.protocol_name.as_deref().map(Str::from);
-    Ok(JoinGroupResponse {
+    JoinGroupResponse {
         generation_id: joined.generation,
         protocol_type: joined.protocol_type.as_deref().map(Str::from),
         protocol_name: if version < PROTOCOL_TYPE_VERSION {
@@ -103,11 +123,29 @@ async fn join(
             })
             .collect(),
         ..JoinGroupResponse::default()
-    })
+    }
 }
 
-/// An id as Kafka makes it: who it is, and what nobody else has.
+/// Memory for what a leader is told of all members: it may be large, and the same leader may ask for it on many connections.
+async fn memory_for(node: &Node, caller: &Caller, joined: &Joined) -> Option<Permit> {
+    let bytes = joined.members.iter().map(|member| (member.member_id.len() + member.metadata.len()) as u64);
+    let bytes = bytes.fold(0, u64::saturating_add);
+    if bytes > ANSWER_FREE { memory(node, caller, bytes).await } else { None }
+}
+
+/// Whether it has two protocols of one name.
+fn names_twice(request: &JoinGroupRequest) -> bool {
+    let mut named = BTreeSet::new();
+    !request.protocols.iter().all(|protocol| named.insert(protocol.name.as_str()))
+}
+
+/// How much of an id may be who it is: with a hyphen and a UUID it is as long as a string can be.
+const WHO_BYTES_MAX: usize = 0x7fff - 1 - 36;
+
+/// An id as Kafka makes it: who it is, and what nobody else has. Kafka fails at a name that leaves no place for that; here its end is
+/// cut.
 fn new_member_id(node: &Node, who: &str) -> Arc<str> {
+    let who = &who[..who.floor_char_boundary(WHO_BYTES_MAX)];
     format!("{who}-{}", uuid_text(node.ids.uuid())).into()
 }
 

@@ -1,6 +1,10 @@
 //! ListOffsets (key 2): offsets by time, and the special ones.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::future::join_all;
 use tidelog_core::read_plan::{Isolation, ListOffsetsTarget};
@@ -32,6 +36,9 @@ const fn version_min(timestamp: i64) -> i16 {
 /// Offset, timestamp and leader epoch.
 type Found = (Option<Offset>, Option<Timestamp>, Option<LeaderEpoch>);
 
+/// What a client says that does not know the leader's epoch. Below it there is only the past.
+const EPOCH_UNKNOWN: i32 = -1;
+
 /// The first version that says how long it may take.
 const TIMEOUT_VERSION_MIN: i16 = 10;
 
@@ -41,8 +48,11 @@ pub(crate) async fn handle(
     version: i16,
     request: ListOffsetsRequest,
 ) -> ListOffsetsResponse {
-    let isolation =
-        if request.isolation_level == 1 { Isolation::ReadCommitted } else { Isolation::ReadUncommitted };
+    let isolation = match request.isolation_level {
+        0 => Some(Isolation::ReadUncommitted),
+        1 => Some(Isolation::ReadCommitted),
+        _ => None,
+    };
     let given = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
     let deadline = match given {
         given if version >= TIMEOUT_VERSION_MIN && !given.is_zero() => {
@@ -53,7 +63,9 @@ pub(crate) async fn handle(
     // Many at once: a look-up in the bucket does not hold up the others. Not all: a look-up takes far more memory than its
     // few bytes of the request.
     let mut topics = Vec::with_capacity(request.topics.len());
-    for some in request.topics.chunks(TOPICS_AT_ONCE) {
+    // Kafka answers for partitions, and for a topic only where it has some.
+    let asked: Vec<_> = request.topics.iter().filter(|topic| !topic.partitions.is_empty()).collect();
+    for some in asked.chunks(TOPICS_AT_ONCE) {
         topics.extend(
             join_all(some.iter().map(|topic| list_topic(node, version, topic, isolation, deadline))).await,
         );
@@ -65,17 +77,29 @@ async fn list_topic(
     node: &Node,
     version: i16,
     topic: &ListOffsetsTopic,
-    isolation: Isolation,
+    isolation: Option<Isolation>,
     deadline: Duration,
 ) -> ListOffsetsTopicResponse {
     let name = TopicName::new(&topic.name).ok();
     let name = name.as_ref();
-    let mut partitions = Vec::with_capacity(topic.partitions.len());
-    for some in topic.partitions.chunks(PARTITIONS_AT_ONCE) {
+    // Which of two questions about a partition is meant, Kafka does not guess; it answers them as one.
+    let mut times: BTreeMap<i32, usize> = BTreeMap::new();
+    topic.partitions.iter().for_each(|asked| *times.entry(asked.partition_index).or_default() += 1);
+    let mut seen = BTreeSet::new();
+    let asked: Vec<_> =
+        topic.partitions.iter().filter(|partition| seen.insert(partition.partition_index)).collect();
+    let mut partitions = Vec::with_capacity(asked.len());
+    for some in asked.chunks(PARTITIONS_AT_ONCE) {
+        let times = &times;
         let listed = some.iter().map(|partition| async move {
-            let found = match name {
-                None => Err(ErrorCode::UnknownTopicOrPartition),
-                Some(name) => list(node, version, name, partition, isolation, deadline).await,
+            let twice = times.get(&partition.partition_index).is_some_and(|times| *times > 1);
+            let found = match (name, isolation) {
+                (_, None) => Err(ErrorCode::UnknownServerError),
+                (None, _) => Err(ErrorCode::UnknownTopicOrPartition),
+                _ if twice => Err(ErrorCode::InvalidRequest),
+                (Some(name), Some(isolation)) => {
+                    list(node, version, name, partition, isolation, deadline).await
+                }
             };
             response(version, partition.partition_index, found)
         });
@@ -114,6 +138,9 @@ async fn list(
     let handle = node.replicas.partition_by_name(topic, index).ok_or(ErrorCode::UnknownTopicOrPartition)?;
     if version < version_min(partition.timestamp) {
         return Err(ErrorCode::UnsupportedVersion);
+    }
+    if partition.current_leader_epoch < EPOCH_UNKNOWN {
+        return Err(ErrorCode::FencedLeaderEpoch);
     }
     let target = ListOffsetsTarget::from_wire(partition.timestamp).ok_or(ErrorCode::UnsupportedVersion)?;
     let epoch = LeaderEpoch::from_wire(partition.current_leader_epoch);

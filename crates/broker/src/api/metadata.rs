@@ -66,6 +66,9 @@ pub(crate) async fn handle(
     version: i16,
     request: MetadataRequest,
 ) -> MetadataResponse {
+    if let Some(refused) = refuse_ids(version, &request) {
+        return refused;
+    }
     let mut image = node.image();
     let wants_operations = request.include_topic_authorized_operations;
     // Version 0 has no null: an empty list is all.
@@ -101,6 +104,21 @@ pub(crate) async fn handle(
         },
         ..MetadataResponse::default()
     }
+}
+
+/// Versions 10 and 11 have a field for a topic's id, and neither asks by it: such a request is refused whole.
+fn refuse_ids(version: i16, request: &MetadataRequest) -> Option<MetadataResponse> {
+    let asked = request.topics.as_ref().filter(|_| (10..=11).contains(&version))?;
+    if asked.iter().all(|topic| topic.name.is_some() && topic.topic_id.is_zero()) {
+        return None;
+    }
+    let refuse = |topic: &MetadataRequestTopic| MetadataResponseTopic {
+        error_code: ErrorCode::InvalidRequest.code(),
+        name: Some(topic.name.clone().unwrap_or_default()),
+        topic_id: topic.topic_id,
+        ..MetadataResponseTopic::default()
+    };
+    Some(MetadataResponse { topics: asked.iter().map(refuse).collect(), ..MetadataResponse::default() })
 }
 
 /// The brokers that are alive, with the address of the listener that the request came in on.

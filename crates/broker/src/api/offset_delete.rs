@@ -1,6 +1,9 @@
 //! OffsetDelete (key 47).
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use tidelog_core::groups::offsets::Place;
 use tidelog_types::TopicName;
@@ -35,7 +38,7 @@ async fn delete(
     }
     let image = node.image();
     let mut codes = BTreeMap::new();
-    let mut places = Vec::new();
+    let mut places = BTreeSet::new();
     for topic in &request.topics {
         let found = TopicName::new(&topic.name).ok().and_then(|name| image.topic_by_name(&name).cloned());
         let name: Arc<str> = Arc::from(topic.name.as_str());
@@ -43,7 +46,7 @@ async fn delete(
             let place = (Arc::clone(&name), partition.partition_index);
             let count = found.as_ref().map_or(0, |topic| topic.partitions.len());
             if usize::try_from(partition.partition_index).is_ok_and(|partition| partition < count) {
-                places.push(place);
+                places.insert(place);
             } else {
                 codes.insert(place, ErrorCode::UnknownTopicOrPartition);
             }

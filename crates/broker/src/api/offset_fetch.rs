@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidelog_core::groups::offsets::{CommittedOffset, OffsetTable};
+use tidelog_core::groups::offsets::{CommittedOffset, OffsetTable, Sizes};
 use tidelog_wire::{
     ErrorCode, Str,
     messages::{
@@ -15,6 +15,7 @@ use tidelog_wire::{
     },
 };
 
+use super::Mentions;
 use crate::{connection::Caller, coordinator, node::Node};
 
 /// From which version on a request names several groups.
@@ -23,6 +24,48 @@ const GROUPS_VERSION: i16 = 8;
 /// From which version on the answer has an error of its own; before, each partition has it.
 const ERROR_VERSION: i16 = 2;
 
+/// What passes by itself. Kafka tells it in the answer's own error and names no partition; a client that looks at
+/// partitions alone (aiokafka 0.14) takes that for "nothing was ever committed" and begins anew. So they are named with
+/// it here; a client that looks at the answer's error first sees no difference.
+const PASSING: [ErrorCode; 3] =
+    [ErrorCode::CoordinatorLoadInProgress, ErrorCode::CoordinatorNotAvailable, ErrorCode::NotCoordinator];
+
+/// Bytes of one partition in an answer, and of one topic, besides its name and the client's text.
+const PARTITION_BYTES: usize = 32;
+
+/// About how large the answer will be.
+pub(crate) fn answer_bytes(node: &Node, request: &OffsetFetchRequest) -> u64 {
+    let mut mentions = Mentions::default();
+    let groups = request.groups.iter().filter(|group| mentions.allow(&group.group_id)).map(|group| {
+        let named = |topics: &Vec<OffsetFetchRequestTopics>| {
+            topics.iter().map(|topic| (topic.name.len(), topic.partition_indexes.len())).collect()
+        };
+        (&group.group_id, group.topics.as_ref().map(named))
+    });
+    let named = |topics: &Vec<tidelog_wire::messages::offset_fetch::OffsetFetchRequestTopic>| {
+        topics.iter().map(|topic| (topic.name.len(), topic.partition_indexes.len())).collect()
+    };
+    let alone = (&request.group_id, request.topics.as_ref().map(named));
+    let alone = request.groups.is_empty().then_some(alone);
+    let metadata_bytes_max = node.groups.settings().metadata_bytes_max;
+    let bytes = groups.chain(alone).map(|(group, named)| {
+        let sizes = coordinator::shard_of(node, group).map(|shard| shard.offset_sizes(group));
+        told(sizes.unwrap_or_default(), named, metadata_bytes_max)
+    });
+    bytes.fold(0_u64, |sum, bytes| sum.saturating_add(bytes as u64))
+}
+
+/// Bytes of the offsets of one group: of the topics that are named, each by the length of its name and its partitions, or all.
+fn told(sizes: Sizes, named: Option<Vec<(usize, usize)>>, metadata_bytes_max: usize) -> usize {
+    let Some(named) = named else {
+        return sizes.names + sizes.offsets * 2 * PARTITION_BYTES + sizes.metadata;
+    };
+    let partitions: usize = named.iter().map(|(_, partitions)| partitions).sum();
+    // Who names a partition twice is told its text twice: that is counted when the answer is made.
+    let metadata = sizes.metadata.min(partitions.saturating_mul(metadata_bytes_max));
+    named.iter().map(|(name, partitions)| name + PARTITION_BYTES * (partitions + 1)).sum::<usize>() + metadata
+}
+
 pub(crate) async fn handle(
     node: &Arc<Node>,
     _: &Caller,
@@ -30,7 +73,9 @@ pub(crate) async fn handle(
     request: OffsetFetchRequest,
 ) -> OffsetFetchResponse {
     if version >= GROUPS_VERSION {
-        let groups = request.groups.into_iter().map(|group| fetch(node, group)).collect();
+        let mut mentions = Mentions::default();
+        let groups = request.groups.into_iter().filter(|group| mentions.allow(group.group_id.clone()));
+        let groups = groups.map(|group| fetch(node, group)).collect();
         return OffsetFetchResponse { groups, ..OffsetFetchResponse::default() };
     }
     let topics = request.topics.map(|topics| {
@@ -55,7 +100,8 @@ fn one(
     asked: Option<Vec<OffsetFetchRequestTopics>>,
 ) -> OffsetFetchResponse {
     let code = group.error_code;
-    let topics = if code != 0 && version < ERROR_VERSION {
+    let is_passing = PASSING.iter().any(|passing| passing.code() == code);
+    let topics = if code != 0 && (version < ERROR_VERSION || is_passing) {
         let failed = |topic: OffsetFetchRequestTopics| OffsetFetchResponseTopics {
             name: topic.name,
             partitions: topic
@@ -89,7 +135,10 @@ fn one(
 fn fetch(node: &Node, group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup {
     let member = (group.member_id.as_deref(), group.member_epoch);
     let look = |offsets: &OffsetTable| match &group.topics {
-        Some(topics) => topics.iter().map(|topic| asked(offsets, topic)).collect(),
+        Some(topics) => {
+            let mut mentions = Mentions::default();
+            topics.iter().map(|topic| asked(offsets, topic, &mut mentions)).collect()
+        }
         None => all(offsets),
     };
     let found = coordinator::shard_of(node, &group.group_id)
@@ -106,12 +155,18 @@ fn fetch(node: &Node, group: OffsetFetchRequestGroup) -> OffsetFetchResponseGrou
     }
 }
 
-fn asked(offsets: &OffsetTable, topic: &OffsetFetchRequestTopics) -> OffsetFetchResponseTopics {
-    let partitions = topic.partition_indexes.iter().map(|partition| {
-        offsets
-            .get(&topic.name, *partition)
-            .map_or_else(|| none(*partition), |found| one_of(*partition, found))
-    });
+fn asked<'a>(
+    offsets: &OffsetTable,
+    topic: &'a OffsetFetchRequestTopics,
+    mentions: &mut Mentions<(&'a Str, i32)>,
+) -> OffsetFetchResponseTopics {
+    let partitions = topic.partition_indexes.iter();
+    let partitions =
+        partitions.filter(|partition| mentions.allow((&topic.name, **partition))).map(|partition| {
+            offsets
+                .get(&topic.name, *partition)
+                .map_or_else(|| none(*partition), |found| one_of(*partition, found))
+        });
     OffsetFetchResponseTopics {
         name: topic.name.clone(),
         partitions: partitions.collect(),
@@ -148,5 +203,43 @@ fn none(partition: i32) -> OffsetFetchResponsePartitions {
         committed_leader_epoch: -1,
         metadata: Some(Str::default()),
         error_code: ErrorCode::None.code(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_takes_what_is_asked_for_or_all_there_is() {
+        let sizes = Sizes { offsets: 1_000, names: 500, metadata: 8_000 };
+        assert_eq!(told(sizes, None, 4_096), 500 + 64_000 + 8_000);
+        assert_eq!(told(sizes, Some(vec![(10, 1)]), 4_096), 10 + 64 + 4_096, "one text at most");
+        assert_eq!(told(sizes, Some(vec![(10, 100)]), 4_096), 10 + 3_232 + 8_000, "each text once");
+        assert_eq!(told(Sizes::default(), Some(vec![(10, 3)]), 4_096), 10 + 128);
+    }
+
+    #[test]
+    fn partitions_have_the_error_where_the_answer_has_none_and_where_it_passes() {
+        let asked = || {
+            let topic = OffsetFetchRequestTopics {
+                name: Str::from("t"),
+                partition_indexes: vec![0, 3],
+                ..OffsetFetchRequestTopics::default()
+            };
+            Some(vec![topic])
+        };
+        let told = |version, code: ErrorCode| {
+            let group =
+                OffsetFetchResponseGroup { error_code: code.code(), ..OffsetFetchResponseGroup::default() };
+            let answer = one(version, group, asked());
+            assert_eq!(answer.error_code, code.code());
+            let partitions = answer.topics.iter().flat_map(|topic| &topic.partitions);
+            partitions.map(|it| (it.partition_index, it.committed_offset, it.error_code)).collect::<Vec<_>>()
+        };
+        assert_eq!(told(1, ErrorCode::InvalidGroupId), [(0, -1, 24), (3, -1, 24)]);
+        assert_eq!(told(2, ErrorCode::InvalidGroupId), []);
+        assert_eq!(told(7, ErrorCode::CoordinatorLoadInProgress), [(0, -1, 14), (3, -1, 14)]);
+        assert_eq!(told(2, ErrorCode::NotCoordinator), [(0, -1, 16), (3, -1, 16)]);
     }
 }

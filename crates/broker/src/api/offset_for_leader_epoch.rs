@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use futures::future::join_all;
+use tidelog_core::read_plan::check_leadership;
 use tidelog_types::{LeaderEpoch, Offset, PartitionIndex, TopicName};
 use tidelog_wire::{
     ErrorCode,
@@ -16,6 +17,9 @@ use tidelog_wire::{
 
 use super::{PARTITIONS_AT_ONCE, TOPICS_AT_ONCE};
 use crate::{connection::Caller, error_code, node::Node};
+
+/// What a client asks for that knows no epoch.
+const EPOCH_UNKNOWN: i32 = -1;
 
 pub(crate) async fn handle(
     node: &Arc<Node>,
@@ -43,7 +47,7 @@ async fn find_topic(node: &Node, topic: &OffsetForLeaderTopic) -> OffsetForLeade
             let mut response = EpochEndOffset { partition: partition.partition, ..EpochEndOffset::default() };
             match found {
                 Ok(Some((epoch, end))) => {
-                    response.leader_epoch = epoch.to_wire();
+                    response.leader_epoch = epoch;
                     response.end_offset = end.to_wire();
                 }
                 Ok(None) => {}
@@ -60,13 +64,20 @@ async fn find(
     node: &Node,
     topic: &TopicName,
     partition: &OffsetForLeaderPartition,
-) -> Result<Option<(LeaderEpoch, Offset)>, ErrorCode> {
+) -> Result<Option<(i32, Offset)>, ErrorCode> {
     let index = PartitionIndex(partition.partition);
     let handle = node.replicas.partition_by_name(topic, index).ok_or(ErrorCode::UnknownTopicOrPartition)?;
-    let Some(epoch) = LeaderEpoch::from_wire(partition.leader_epoch) else { return Ok(None) };
+    if partition.leader_epoch == EPOCH_UNKNOWN {
+        return Ok(None);
+    }
     let current = LeaderEpoch::from_wire(partition.current_leader_epoch);
-    handle
-        .offset_for_leader_epoch(epoch, current, node.limits.list_offsets_timeout)
-        .await
-        .map_err(|error| error_code::look_up(&error))
+    let Some(epoch) = LeaderEpoch::from_wire(partition.leader_epoch) else {
+        // Older than any: where the first one that is known begins.
+        let snapshot = handle.snapshot();
+        check_leadership(&snapshot, current).map_err(error_code::leadership)?;
+        return Ok(Some((partition.leader_epoch, snapshot.log_start)));
+    };
+    let found = handle.offset_for_leader_epoch(epoch, current, node.limits.list_offsets_timeout).await;
+    let found = found.map_err(|error| error_code::look_up(&error))?;
+    Ok(found.map(|(epoch, end)| (epoch.to_wire(), end)))
 }

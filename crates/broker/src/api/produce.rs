@@ -6,14 +6,18 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use tidelog_format::{
+    batch::{Attributes, BatchHeader},
+    codec::Codec,
+};
 use tidelog_replica::{AckFuture, Acks, AppendRequest, Appended};
 use tidelog_types::{PartitionIndex, Timestamp, TopicName};
 use tidelog_wire::{
-    ApiKey, Context, ErrorCode, RequestHeader, ResponseHeader, Value, encode_frame,
+    ApiKey, Context, ErrorCode, Records, RequestHeader, ResponseHeader, Value, encode_frame,
     messages::{
         ProduceRequest, ProduceResponse,
         produce::{
-            LeaderIdAndEpoch, NodeEndpoint, PartitionProduceData, PartitionProduceResponse,
+            LeaderIdAndEpoch, NodeEndpoint, PartitionProduceData, PartitionProduceResponse, TopicProduceData,
             TopicProduceResponse,
         },
     },
@@ -36,11 +40,6 @@ pub(crate) const VERSION_MAX: i16 = 12;
 
 /// The first version whose clients know zstd.
 const ZSTD_VERSION_MIN: i16 = 7;
-
-/// Where zstd stands in a batch's attributes, and where these stand in a batch.
-const CODEC_MASK: u8 = 7;
-const CODEC_ZSTD: u8 = 4;
-const ATTRIBUTES_LOW_BYTE: usize = 22;
 
 /// A request whose batches are appended, or refused.
 #[derive(Debug)]
@@ -79,23 +78,27 @@ pub(crate) async fn start(node: &Node, mut request: Request) -> Result<Box<Start
     };
     let mut waits = Vec::with_capacity(body.topic_data.iter().map(|topic| topic.partition_data.len()).sum());
     let mut responses = Vec::with_capacity(body.topic_data.len());
+    let foreign = body.transactional_id.is_none() && body.topic_data.iter().any(is_transactional);
     for topic in body.topic_data {
+        // Kafka answers for partitions, and for a topic only where it has some.
+        if topic.partition_data.is_empty() {
+            continue;
+        }
         let name = TopicName::new(&topic.name);
         let mut partition_responses = Vec::with_capacity(topic.partition_data.len());
         for partition in topic.partition_data {
             let index = partition.index;
-            let outcome = match (acks, &name) {
+            let outcome = match &name {
                 _ if version < VERSION_MIN => {
                     Err(refused(index, ApiError::new(ErrorCode::UnsupportedVersion, "")))
                 }
-                (None, _) => Err(refused(
-                    index,
-                    ApiError::new(ErrorCode::InvalidRequiredAcks, "acks is not -1, 0 or 1"),
-                )),
-                (_, Err(error)) => {
-                    Err(refused(index, ApiError::new(error_code::topic_name(error), error.to_string())))
+                _ if foreign => {
+                    Err(refused(index, ApiError::new(ErrorCode::TransactionalIdAuthorizationFailed, "")))
                 }
-                (Some(acks), Ok(name)) => append(node, version, name, partition, acks, frame_bytes).await,
+                Err(error) => {
+                    Err(refused(index, ApiError::new(ErrorCode::UnknownTopicOrPartition, error.to_string())))
+                }
+                Ok(name) => append(node, version, name, partition, acks, frame_bytes).await,
             };
             let (response, wait) = match outcome {
                 Ok(appended) => (answer_of(index, &appended), Some(appended.ack)),
@@ -146,7 +149,7 @@ async fn append(
     version: i16,
     topic: &TopicName,
     partition: PartitionProduceData,
-    acks: Acks,
+    acks: Option<Acks>,
     frame_bytes: usize,
 ) -> Result<Appended, PartitionProduceResponse> {
     let index = partition.index;
@@ -154,6 +157,10 @@ async fn append(
     let Some(handle) = node.replicas.partition_by_name(topic, PartitionIndex(index)) else {
         let why = "This server does not host this topic-partition.";
         return Err(refused(index, ApiError::new(ErrorCode::UnknownTopicOrPartition, why)));
+    };
+    let Some(acks) = acks else {
+        let why = "acks is not -1, 0 or 1";
+        return Err(refused(index, ApiError::new(ErrorCode::InvalidRequiredAcks, why)));
     };
     if is_internal(topic) {
         let why = format!("Cannot append to internal topic {topic}");
@@ -176,7 +183,11 @@ async fn append(
         };
         PartitionProduceResponse {
             record_errors: error_code::record_errors(&error, topic, index),
-            log_start_offset: handle.snapshot().log_start.to_wire(),
+            log_start_offset: if error_code::tells_log_start(code, &error) {
+                handle.snapshot().log_start.to_wire()
+            } else {
+                -1
+            },
             current_leader,
             ..refused(index, ApiError::new(code, error.to_string()))
         }
@@ -206,7 +217,21 @@ fn answer_of(index: i32, appended: &Appended) -> PartitionProduceResponse {
 }
 
 fn is_zstd(records: &Bytes) -> bool {
-    records.get(ATTRIBUTES_LOW_BYTE).is_some_and(|attributes| attributes & CODEC_MASK == CODEC_ZSTD)
+    attributes(records).is_some_and(|attributes| attributes.codec() == Ok(Codec::Zstd))
+}
+
+/// Whether a batch of a topic belongs to a transaction. Where the request names none that is nobody's, and Kafka refuses all of the
+/// request.
+fn is_transactional(topic: &TopicProduceData) -> bool {
+    topic.partition_data.iter().any(|partition| {
+        let records = partition.records.as_ref().map(Records::to_bytes).unwrap_or_default();
+        attributes(&records).is_some_and(Attributes::is_transactional)
+    })
+}
+
+fn attributes(records: &Bytes) -> Option<Attributes> {
+    let header = BatchHeader::peek(records).filter(|header| header.magic() == BatchHeader::MAGIC)?;
+    Some(header.attributes())
 }
 
 /// Waits for the acks, and sets the error of a partition whose ack does not come.

@@ -12,11 +12,12 @@ use tidelog_core::{
         GroupError, Now,
         classic::{Effects, JoinRequest, Joined, LeavingMember, SyncRequest, Synced},
         consumer::{
-            CommitPermit, ConsumerGroup, ConsumerRecord, DescribedGroup, Heartbeat, HeartbeatAnswer,
-            HeartbeatRefused, LEAVE_FOR_GOOD,
+            Changes, CommitPermit, ConsumerGroup, ConsumerRecord, DescribedGroup, Heartbeat, HeartbeatAnswer,
+            HeartbeatRefused, LEAVE_FOR_GOOD, Resolutions,
         },
     },
 };
+use tidelog_types::shown;
 use tidelog_wire::ErrorCode;
 use tokio::sync::oneshot;
 
@@ -25,6 +26,7 @@ use super::{
     group::{Group, Kind, Members, name},
     records,
     requests::Commit,
+    room,
     shard::{News, State},
     topics::Topics,
     write::{Answer, Entry, Then, Write},
@@ -32,15 +34,19 @@ use super::{
 };
 use crate::{error_code, node::Node};
 
+/// What is told where there is no memory for what a member says.
+const NO_ROOM: &str = "There is no room for what the member says of itself now.";
+
+/// What is told where a change cannot be stored.
+const TOO_LARGE: &str = "The change is larger than one batch of __consumer_offsets may be.";
+
 /// A change that a machine has made.
 #[derive(Debug, Default)]
 pub(super) struct Change {
-    /// What it is in the log.
-    pub(super) records: Vec<ConsumerRecord>,
-    /// Records that come first: the end of the classic group that was taken over.
-    pub(super) before: Vec<Entry>,
-    /// Replies to those who waited for the classic group.
-    pub(super) effects: Effects,
+    /// What it is in the log, and how it is taken back.
+    pub(super) changes: Changes,
+    /// The group that takes the place of a classic one; all of it is in `changes`.
+    pub(super) takes_over: Option<ConsumerGroup>,
     /// A member is gone: those that are left may all speak the classic protocol.
     pub(super) lost_a_member: bool,
     /// A member came in another's place, with the same consequence.
@@ -58,6 +64,10 @@ fn refused(refused: HeartbeatRefused) -> Refused {
 
 impl State {
     /// Queues what a machine has changed, and makes a classic group of it where all its members are classic.
+    ///
+    /// # Errors
+    /// `UNKNOWN_SERVER_ERROR`, Kafka's code for it: the records of the change are more than one batch may hold. The group is
+    /// what it was.
     pub(super) fn changed(
         &mut self,
         name: &Arc<str>,
@@ -65,18 +75,28 @@ impl State {
         settings: &GroupSettings,
         image: &MetadataImage,
         change: Change,
-    ) -> News {
-        let Change { records: made, before, mut effects, lost_a_member, replaced_a_member, answer } = change;
-        let mut entries = before;
-        entries.extend(entries_of(name, &made));
-        let Some(group) = self.groups.get_mut(name) else { return News::default() };
+    ) -> Result<News, ErrorCode> {
+        let Change { changes, takes_over, lost_a_member, replaced_a_member, answer } = change;
+        let Some(group) = self.groups.get(name) else { return Ok(News::default()) };
+        let end = (takes_over.is_some() && group.recorded).then(|| records::group_tombstone(name));
+        let entries = end.into_iter().chain(entries_of(name, changes.records())).collect();
+        let mut entries: Vec<Entry> = match entries {
+            Ok(entries) if self.fits(&entries) => entries,
+            Ok(_) | Err(_) => {
+                return Err(self.take_back(name, now, settings, &changes, takes_over.is_some()));
+            }
+        };
+        let mut effects = Effects::default();
+        self.take_over(name, takes_over, &mut effects);
         if lost_a_member || replaced_a_member {
-            entries.extend(downgrade(name, group, now, settings, image, lost_a_member, &mut effects));
+            self.downgrade(name, now, settings, image, lost_a_member, (&mut entries, &mut effects));
         }
-        group.recorded |= !entries.is_empty();
+        let Some(group) = self.groups.get_mut(name) else { return Ok(News::default()) };
+        let has_changed = !entries.is_empty();
+        group.recorded |= has_changed;
         let mut news = News::default();
         // What is told may be of a change that is on its way.
-        if !entries.is_empty() || (answer.is_some() && group.writes > 0) {
+        if has_changed || (answer.is_some() && group.writes > 0) {
             let then = Then::Told { answer };
             self.push_applied(Write { group: Arc::clone(name), entries, then });
             news.written = true;
@@ -84,41 +104,89 @@ impl State {
             // The client may be gone.
             let _ = answer.send(Ok(()));
         }
+        if has_changed {
+            self.recount(name);
+        }
         news |= self.settle(name, now, effects);
-        news
+        Ok(news)
+    }
+
+    /// Undoes what cannot be stored.
+    fn take_back(
+        &mut self,
+        name: &Arc<str>,
+        now: Now,
+        settings: &GroupSettings,
+        changes: &Changes,
+        took_over: bool,
+    ) -> ErrorCode {
+        if let Some(Group { members: Members::Consumer(members), .. }) = self.groups.get_mut(name)
+            && !took_over
+        {
+            members.undo(changes, now, &settings.consumer(name));
+        }
+        if self.groups.get(name).is_some_and(Group::is_nothing) {
+            self.remove(name);
+        } else {
+            self.schedule(name);
+        }
+        ErrorCode::UnknownServerError
+    }
+
+    /// Puts the group that its members go over to in the place of a classic one.
+    fn take_over(&mut self, name: &Arc<str>, by: Option<ConsumerGroup>, effects: &mut Effects) {
+        let Some((by, group)) = by.zip(self.groups.get_mut(name)) else { return };
+        if let Members::Classic(classic) = &mut group.members {
+            classic.shut(effects, GroupError::RebalanceInProgress);
+        }
+        tracing::info!(group = &**name, "group goes over to the consumer protocol");
+        group.members = Members::Consumer(by);
+    }
+
+    /// Makes a classic group of one whose members are all classic, where a record can hold it.
+    fn downgrade(
+        &mut self,
+        name: &Arc<str>,
+        now: Now,
+        settings: &GroupSettings,
+        image: &MetadataImage,
+        rebalance: bool,
+        (entries, effects): (&mut Vec<Entry>, &mut Effects),
+    ) {
+        let Some(Group { members: Members::Consumer(members), .. }) = self.groups.get(name) else { return };
+        let Some(bytes_min) = members.classic_bytes_min().filter(|_| !members.is_empty()) else { return };
+        // Looked at first: making the group costs more than what was asked for.
+        let too_large = |state: &Self| {
+            if let Some(suppressed) = state.lines.pass("group too large for the classic protocol") {
+                let group = shown(name);
+                tracing::warn!(suppressed, group, "group is too large for a record of the classic protocol");
+            }
+        };
+        if bytes_min > self.batch_bytes_max() {
+            return too_large(self);
+        }
+        let (rules, policy, mut own) = (&settings.rules, settings.migration, Effects::default());
+        let Some(made) = members.downgrade(now, rules, policy, &Topics(image), rebalance, &mut own) else {
+            return;
+        };
+        let more = entries_of(name, &made.tombstones).chain([records::group(name, &made.stored)]);
+        let Ok(more) = more.collect::<Result<Vec<_>, _>>() else { return };
+        if !self.fits(entries.iter().chain(&more)) {
+            // Its members are served where they are.
+            return too_large(self);
+        }
+        tracing::info!(group = &**name, "group goes back to the classic protocol");
+        entries.extend(more);
+        effects.replies.extend(own.replies);
+        effects.store = own.store;
+        if let Some(group) = self.groups.get_mut(name) {
+            group.members = Members::Classic(made.group);
+        }
     }
 }
 
-/// Every text in them came in by the same encoding and fits it.
-fn entries_of(name: &str, made: &[ConsumerRecord]) -> Vec<Entry> {
-    records::consumer(name, made).unwrap_or_else(|code| {
-        tracing::error!(group = name, %code, "a change of a group has no record");
-        Vec::new()
-    })
-}
-
-fn downgrade(
-    name: &str,
-    group: &mut Group,
-    now: Now,
-    settings: &GroupSettings,
-    image: &MetadataImage,
-    rebalance: bool,
-    effects: &mut Effects,
-) -> Vec<Entry> {
-    let Members::Consumer(members) = &mut group.members else { return Vec::new() };
-    if members.is_empty() {
-        return Vec::new();
-    }
-    let (rules, policy) = (&settings.rules, settings.migration);
-    let Some(downgraded) = members.downgrade(now, rules, policy, &Topics(image), rebalance, effects) else {
-        return Vec::new();
-    };
-    tracing::info!(group = name, "group goes back to the classic protocol");
-    let mut entries = entries_of(name, &downgraded.tombstones);
-    entries.extend(records::group(name, &downgraded.stored));
-    group.members = Members::Classic(downgraded.group);
-    entries
+fn entries_of(name: &str, made: &[ConsumerRecord]) -> impl Iterator<Item = Result<Entry, ErrorCode>> {
+    made.iter().map(move |record| records::consumer(name, record))
 }
 
 impl Shard {
@@ -128,29 +196,55 @@ impl Shard {
     /// Kafka's code and a text.
     pub(crate) async fn consumer_heartbeat(
         &self,
-        node: &Node,
+        node: &Arc<Node>,
         group: &str,
         request: Heartbeat,
     ) -> Result<HeartbeatAnswer, Refused> {
-        let (group, now) = (name(group), now(node));
-        let (settings, image) = (node.groups.settings(), node.image());
-        request.check(&settings.consumer).map_err(refused)?;
+        let group = name(group);
+        let settings = node.groups.settings();
+        request.check(&settings.consumer(&group)).map_err(refused)?;
+        let (resolutions, turn) = self.resolutions(node, &group, &request).await?;
+        let (now, image) = (now(node), node.image());
         let (answer, receiver) = {
             let mut state = self.serving().map_err(|code| (code, None))?;
             if !state.has_room() {
                 return Err((ErrorCode::CoordinatorNotAvailable, None));
             }
-            let (heartbeated, change) = beat(&mut state, &group, now, &settings, &image, &request)?;
-            if !heartbeated.records.is_empty() {
+            let member = (&*request.member_id, request.instance_id.as_deref());
+            // Who leaves takes nothing.
+            if request.epoch >= 0 && !state.admits(&group, member, room::of_heartbeat(&request)) {
+                node.groups.no_room(node, &group);
+                return Err((ErrorCode::CoordinatorNotAvailable, Some(NO_ROOM.to_owned())));
+            }
+            let surroundings = (&*settings, &*image, &resolutions);
+            let mut try_once = || {
+                let (answer, change) = beat(&mut state, &group, now, surroundings, &request)?;
+                let (has_changed, has_target) = (!change.changes.is_empty(), change.changes.has_target());
+                let (sender, receiver) = oneshot::channel();
+                let change = Change { answer: Some(sender), ..change };
+                match state.changed(&group, now, &settings, &image, change) {
+                    Ok(news) => Ok(Ok((answer, receiver, news, has_changed))),
+                    Err(code) => {
+                        node.groups.too_large(node, &group);
+                        Ok(Err((code, has_target)))
+                    }
+                }
+            };
+            let mut tried = try_once()?;
+            // Where what all are to have is too much, this member goes on with what it has.
+            if let Err((_, true)) = tried {
+                tried = try_once()?;
+            }
+            let (answer, receiver, news, has_changed) =
+                tried.map_err(|(code, _)| (code, Some(TOO_LARGE.to_owned())))?;
+            if has_changed {
                 node.groups.metrics.rebalances.inc();
             }
-            let (sender, receiver) = oneshot::channel();
-            let change = Change { records: heartbeated.records, answer: Some(sender), ..change };
-            let news = state.changed(&group, now, &settings, &image, change);
             drop(state);
             self.wake(news);
-            (heartbeated.answer, receiver)
+            (answer, receiver)
         };
+        drop(turn);
         self.durable(node, receiver).await.map_err(|code| (code, None))?;
         Ok(answer)
     }
@@ -173,30 +267,34 @@ impl Shard {
             if !state.has_room() {
                 return Err(plain(ErrorCode::CoordinatorNotAvailable));
             }
+            let member = (&*request.member_id, request.instance_id.as_deref());
+            let has_room = state.admits(group, member, room::of_join(request));
             let Some(Group { members: Members::Consumer(members), .. }) =
                 state.group(group).map_err(plain)?
             else {
                 return Ok(None);
             };
+            if !has_room {
+                node.groups.no_room(node, group);
+                return Err(plain(ErrorCode::CoordinatorNotAvailable));
+            }
             if members.is_empty() {
                 self.make_room_for_a_classic_group(&mut state, group, now);
                 return Ok(None);
             }
-            let (rules, classic, policy) = (&settings.consumer, &settings.rules, settings.migration);
-            let joined = members
-                .classic_join(now, rules, classic, policy, &Topics(&image), request)
-                .map_err(|refused| (error_code::group(&refused.error), refused.member_id))?;
-            let (sender, receiver) = oneshot::channel();
-            let change = Change {
-                records: joined.records,
-                replaced_a_member: joined.replaced,
-                answer: Some(sender),
-                ..Change::default()
-            };
-            let news = state.changed(group, now, &settings, &image, change);
+            let mut tried = join_once(&mut state, group, now, (&settings, &image), request)?;
+            // As for a heartbeat: without the target that is too much.
+            if let Err((_, true)) = tried {
+                node.groups.too_large(node, group);
+                tried = join_once(&mut state, group, now, (&settings, &image), request)?;
+            }
+            let (joined, receiver, news) = tried.map_err(|(code, _)| {
+                node.groups.too_large(node, group);
+                plain(code)
+            })?;
             drop(state);
             self.wake(news);
-            (joined.joined, receiver)
+            (joined, receiver)
         };
         self.durable(node, receiver).await.map_err(plain)?;
         Ok(Some(joined))
@@ -235,7 +333,7 @@ impl Shard {
                 .map_err(|error| error_code::group(&error))?;
             let (sender, receiver) = oneshot::channel();
             let change = Change { answer: Some(sender), ..Change::default() };
-            let news = state.changed(group, now, &settings, &image, change);
+            let news = state.changed(group, now, &settings, &image, change)?;
             drop(state);
             self.wake(news);
             (synced, receiver)
@@ -261,11 +359,12 @@ impl Shard {
             let Some(Group { members: Members::Consumer(found), .. }) = state.group(group)? else {
                 return Ok(None);
             };
-            let (left, records) = found.classic_leave(&Topics(&image), &leaving(members));
+            let (left, changes) = found.classic_leave(&Topics(&image), &leaving(members));
             let (sender, receiver) = oneshot::channel();
-            let lost_a_member = !records.is_empty();
-            let change = Change { records, lost_a_member, answer: Some(sender), ..Change::default() };
-            let news = state.changed(group, now, &settings, &image, change);
+            let lost_a_member = !changes.is_empty();
+            let change = Change { changes, lost_a_member, answer: Some(sender), ..Change::default() };
+            let changed = state.changed(group, now, &settings, &image, change);
+            let news = changed.inspect_err(|_| node.groups.too_large(node, group))?;
             drop(state);
             self.wake(news);
             (left, receiver)
@@ -287,7 +386,9 @@ impl Shard {
         let state = self.serving()?;
         let found = state.groups.get(group).filter(|group| !group.deleting);
         Ok(match found.map(|group| &group.members) {
-            Some(Members::Consumer(members)) => Ok(members.describe(&settings.consumer, &Topics(&image))),
+            Some(Members::Consumer(members)) => {
+                Ok(members.describe(&settings.consumer(group), &Topics(&image)))
+            }
             Some(members @ Members::Classic(_)) => Err(Some(members.kind())),
             None => Err(None),
         })
@@ -307,48 +408,77 @@ pub(super) fn outcomes(left: Vec<Result<Arc<str>, GroupError>>) -> Vec<Result<()
     left.into_iter().map(|one| one.map(drop).map_err(|error| error_code::group(&error))).collect()
 }
 
-/// Hands a heartbeat to its group, which it makes, or takes over, where it must.
+/// Hands a heartbeat to its group, which it makes, or has taken over, where it must.
 fn beat(
     state: &mut State,
     name: &Arc<str>,
     now: Now,
-    settings: &GroupSettings,
-    image: &MetadataImage,
+    (settings, image, resolutions): (&GroupSettings, &MetadataImage, &Resolutions),
     request: &Heartbeat,
-) -> Result<(tidelog_core::groups::consumer::Heartbeated, Change), Refused> {
-    let (rules, topics) = (&settings.consumer, Topics(image));
+) -> Result<(HeartbeatAnswer, Change), Refused> {
+    let (rules, topics) = (settings.consumer(name), Topics(image));
+    let rules = &*rules;
     let lost_a_member = request.epoch == LEAVE_FOR_GOOD;
-    let change = Change { lost_a_member, ..Change::default() };
+    let change = |changes| Change { changes, lost_a_member, ..Change::default() };
     let kind = state.group(name).map_err(|code| (code, None))?.map(|group| group.members.kind());
+    let batch_bytes_max = state.batch_bytes_max();
     let Some(group) = state.groups.get_mut(name).filter(|_| kind.is_some()) else {
         if request.epoch != 0 {
-            return Err((ErrorCode::GroupIdNotFound, Some(format!("Group {name} not found."))));
+            return Err((ErrorCode::GroupIdNotFound, Some(format!("Group {} not found.", shown(name)))));
         }
         let mut members = ConsumerGroup::new();
-        let heartbeated = members.heartbeat(now, rules, &topics, request).map_err(refused)?;
+        let beat = members.heartbeat(now, rules, &topics, resolutions, request).map_err(refused)?;
         state.groups.insert(Arc::clone(name), Group::new(Members::Consumer(members)));
-        return Ok((heartbeated, change));
+        return Ok((beat.answer, change(beat.changes)));
     };
     match &mut group.members {
         Members::Consumer(members) => {
-            let heartbeated = members.heartbeat(now, rules, &topics, request).map_err(refused)?;
-            Ok((heartbeated, change))
+            let beat = members.heartbeat(now, rules, &topics, resolutions, request).map_err(refused)?;
+            Ok((beat.answer, change(beat.changes)))
         }
         Members::Classic(classic) => {
-            let upgraded = ConsumerGroup::upgrade(classic, settings.migration, now, rules, &topics, request);
-            let (members, heartbeated) = upgraded.map_err(refused)?;
-            let mut effects = Effects::default();
-            classic.shut(&mut effects, GroupError::RebalanceInProgress);
-            tracing::info!(group = &**name, "group goes over to the consumer protocol");
-            let before = if group.recorded {
-                records::group_tombstone(name).into_iter().collect()
-            } else {
-                Vec::new()
-            };
-            group.members = Members::Consumer(members);
-            Ok((heartbeated, Change { before, effects, ..change }))
+            // Looked at first: reading all that its members said costs more than what was asked for.
+            let policy = settings.migration;
+            let may_go_over =
+                request.epoch == 0 && policy.allows_upgrade() && classic.uses_consumer_protocol();
+            if may_go_over && classic.said_bytes() > batch_bytes_max {
+                return Err((ErrorCode::UnknownServerError, Some(TOO_LARGE.to_owned())));
+            }
+            let upgraded = ConsumerGroup::upgrade(classic, policy, now, rules, &topics, resolutions, request);
+            let (members, beat) = upgraded.map_err(refused)?;
+            Ok((beat.answer, Change { takes_over: Some(members), ..change(beat.changes) }))
         }
     }
+}
+
+/// An answer, who waits for it, and what others have to look at; or why a change was taken back, and whether it had a target.
+type Tried<A> = Result<(A, oneshot::Receiver<Result<(), ErrorCode>>, News), (ErrorCode, bool)>;
+
+/// Hands a JoinGroup to a group of the consumer protocol.
+fn join_once(
+    state: &mut State,
+    name: &Arc<str>,
+    now: Now,
+    (settings, image): (&GroupSettings, &MetadataImage),
+    request: &JoinRequest,
+) -> Result<Tried<Joined>, (ErrorCode, Arc<str>)> {
+    let Some(Group { members: Members::Consumer(members), .. }) = state.groups.get_mut(name) else {
+        return Err((ErrorCode::RebalanceInProgress, Arc::clone(&request.member_id)));
+    };
+    let (rules, classic, policy) = (settings.consumer(name), &settings.rules, settings.migration);
+    let joined = members
+        .classic_join(now, &rules, classic, policy, &Topics(image), request)
+        .map_err(|refused| (error_code::group(&refused.error), refused.member_id))?;
+    let has_target = joined.changes.has_target();
+    let (sender, receiver) = oneshot::channel();
+    let change = Change {
+        changes: joined.changes,
+        replaced_a_member: joined.replaced,
+        answer: Some(sender),
+        ..Change::default()
+    };
+    let changed = state.changed(name, now, settings, image, change);
+    Ok(changed.map(|news| (joined.joined, receiver, news)).map_err(|code| (code, has_target)))
 }
 
 /// Whether a member of the consumer protocol may commit what it wants to.

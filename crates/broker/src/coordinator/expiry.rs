@@ -14,7 +14,7 @@ use super::{
 };
 use crate::node::Node;
 
-/// Offsets of one group that one write ends: its records stay far below the size of a batch.
+/// Offsets of one group that one write ends, at most.
 const ENDED_AT_ONCE: usize = 1_000;
 
 /// Looks at all groups each `offsets.retention.check.interval.ms` until the broker ends.
@@ -38,14 +38,13 @@ pub(super) fn expire(node: &Node, shard: &Shard) {
     let (now, retention) = (node.clock.wall(), node.groups.settings().retention);
     let names: Vec<Arc<str>> = state.groups.keys().cloned().collect();
     let mut written = false;
+    // A commit that is on its way is newer than what was looked at.
+    let coming = state.all_unapplied_places();
     for name in names {
         let Some(group) = state.groups.get(&name).filter(|group| !group.deleting) else { continue };
-        // A commit that is on its way is newer than what was looked at.
-        let expired: Vec<Place> = group
-            .expired(now, retention)
-            .into_iter()
-            .filter(|place| !state.unapplied(&name).any(|write| write.changes(place)))
-            .collect();
+        let comes = |place: &Place| coming.get(&name).is_some_and(|places| places.contains(place));
+        let expired: Vec<Place> =
+            group.expired(now, retention).into_iter().filter(|place| !comes(place)).collect();
         let all = state.groups.get(&name).is_some_and(|group| {
             group.members.is_empty()
                 && group.writes == 0
@@ -68,13 +67,13 @@ pub(super) fn expire(node: &Node, shard: &Shard) {
 
 /// Ends the offsets of topics that are gone, under their names.
 pub(super) fn drop_topics(node: &Node, shard: &Shard, topics: &[Arc<str>]) {
-    let of_them = |state: &State, name: &Arc<str>| -> Vec<Place> {
+    let topics: BTreeSet<&Arc<str>> = topics.iter().collect();
+    let of_them = |state: &State, name: &Arc<str>, coming: Option<&BTreeSet<Place>>| -> Vec<Place> {
         let group = state.groups.get(name);
         let kept = group
             .into_iter()
             .flat_map(|group| topics.iter().flat_map(|topic| group.offsets.places_of(topic)));
-        let coming = state.unapplied(name).flat_map(Write::places);
-        let coming = coming.filter(|(topic, _)| topics.contains(topic));
+        let coming = coming.into_iter().flatten().filter(|(topic, _)| topics.contains(topic));
         let places: BTreeSet<Place> = kept.chain(coming.cloned()).collect();
         places.into_iter().collect()
     };
@@ -88,19 +87,24 @@ pub(super) fn drop_offsets_of_other_topics(node: &Node, shard: &Shard) {
         let name = TopicName::new(name).ok()?;
         image.topic_by_name(&name).map(|topic| topic.id)
     };
-    let others = |state: &State, name: &Arc<str>| {
+    let others = |state: &State, name: &Arc<str>, _: Option<&BTreeSet<Place>>| {
         state.groups.get(name).map(|group| group.offsets.of_other_topics(current)).unwrap_or_default()
     };
     drop_places(node, shard, others);
 }
 
-fn drop_places(node: &Node, shard: &Shard, which: impl Fn(&State, &Arc<str>) -> Vec<Place>) {
+fn drop_places(
+    node: &Node,
+    shard: &Shard,
+    which: impl Fn(&State, &Arc<str>, Option<&BTreeSet<Place>>) -> Vec<Place>,
+) {
     // A shard that is loading looks for itself when it is done.
     let Ok(mut state) = shard.serving() else { return };
     let names: Vec<Arc<str>> = state.groups.keys().cloned().collect();
     let mut written = false;
+    let coming = state.all_unapplied_places();
     for name in names {
-        let places = which(&state, &name);
+        let places = which(&state, &name, coming.get(&name));
         if places.is_empty() || state.groups.get(&name).is_none_or(|group| group.deleting) {
             continue;
         }
@@ -116,8 +120,7 @@ fn drop_places(node: &Node, shard: &Shard, which: impl Fn(&State, &Arc<str>) -> 
 /// Queues tombstones of offsets. What finds no room is found again at the next look. Answers whether any was queued.
 fn end_offsets(state: &mut State, name: &Arc<str>, places: Vec<Place>) -> bool {
     let mut written = false;
-    for some in places.chunks(ENDED_AT_ONCE) {
-        let (entries, changes) = endings(name, some);
+    for (entries, changes) in endings(name, places, state.batch_bytes_max()) {
         let write = Write { group: Arc::clone(name), entries, then: Then::Offsets { changes, answer: None } };
         match state.push(write) {
             Ok(()) => written = true,
@@ -140,7 +143,7 @@ pub(super) fn delete_group(state: &mut State, name: &Arc<str>, answer: Option<An
         return false;
     }
     let mut places: BTreeSet<Place> = group.offsets.places().collect();
-    places.extend(state.unapplied(name).flat_map(Write::places).cloned());
+    places.extend(state.unapplied_places(name).into_iter().cloned());
     let members = state.end_members(name);
     if places.is_empty() && members.is_empty() {
         // Nobody will find it after a start either.
@@ -148,9 +151,7 @@ pub(super) fn delete_group(state: &mut State, name: &Arc<str>, answer: Option<An
         tell(answer, Ok(()));
         return false;
     }
-    let places: Vec<Place> = places.into_iter().collect();
-    for some in places.chunks(ENDED_AT_ONCE) {
-        let (entries, changes) = endings(name, some);
+    for (entries, changes) in endings(name, places, state.batch_bytes_max()) {
         let then = Then::Offsets { changes, answer: None };
         state.push_applied(Write { group: Arc::clone(name), entries, then });
     }
@@ -163,7 +164,49 @@ pub(super) fn delete_group(state: &mut State, name: &Arc<str>, answer: Option<An
 }
 
 /// Tombstones of offsets, and what they change.
-fn endings(name: &str, places: &[Place]) -> (Vec<Entry>, Vec<(Place, Option<CommittedOffset>)>) {
-    let entries = places.iter().filter_map(|place| records::offset_tombstone(name, place).ok()).collect();
-    (entries, places.iter().map(|place| (place.clone(), None)).collect())
+type Ending = (Vec<Entry>, Vec<(Place, Option<CommittedOffset>)>);
+
+/// The ends of offsets, as many together as one batch takes: names may be long.
+fn endings(name: &str, places: impl IntoIterator<Item = Place>, bytes_max: usize) -> Vec<Ending> {
+    let mut all: Vec<Ending> = Vec::new();
+    let mut bytes = 0_usize;
+    for place in places {
+        // What has a record has a tombstone.
+        let Ok(entry) = records::offset_tombstone(name, &place) else { continue };
+        bytes = bytes.saturating_add(entry.bytes());
+        let is_full = all.last().is_none_or(|(entries, _)| entries.len() >= ENDED_AT_ONCE);
+        if is_full || bytes > bytes_max {
+            bytes = entry.bytes();
+            all.push(Ending::default());
+        }
+        if let Some((entries, changes)) = all.last_mut() {
+            entries.push(entry);
+            changes.push((place, None));
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_end_by_as_many_batches_as_their_names_need() {
+        let places = |count: i32, topic: &str| {
+            (0..count).map(|partition| (Arc::from(topic), partition)).collect::<Vec<_>>()
+        };
+        let split = |name: &str, places: Vec<Place>| {
+            let all = endings(name, places.clone(), 100_000);
+            let changed: Vec<Place> =
+                all.iter().flat_map(|(_, changes)| changes).map(|(place, _)| place.clone()).collect();
+            assert_eq!(changed, places, "each once, in order");
+            let most = all.iter().map(|(entries, _)| entries.iter().map(Entry::bytes).sum::<usize>()).max();
+            assert!(most.unwrap_or(0) <= 100_000, "{most:?}");
+            all.iter().map(|(entries, _)| entries.len()).collect::<Vec<_>>()
+        };
+        assert_eq!(split("g", places(2_500, "t")), [1_000, 1_000, 500]);
+        assert_eq!(split(&"g".repeat(30_000), places(7, "t")), [3, 3, 1]);
+        assert_eq!(split("g", Vec::new()), [0_usize; 0]);
+    }
 }

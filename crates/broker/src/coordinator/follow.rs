@@ -6,7 +6,7 @@ use tidelog_core::cluster::MetadataImage;
 use tidelog_runtime::CancellationToken;
 use tidelog_types::{PartitionIndex, TopicPartition};
 
-use super::{GroupSettings, Shard, expiry, load, offsets_topic, timers, writer};
+use super::{Shard, expiry, load, offsets_topic, timers, writer};
 use crate::node::Node;
 
 /// Follows the images that are hosted here until the broker ends.
@@ -16,7 +16,7 @@ pub(super) async fn run(node: Arc<Node>, ended: CancellationToken) {
     loop {
         let image = Arc::clone(&watch.borrow_and_update());
         // Most images are of one more object in the bucket, which is nothing to groups.
-        node.groups.set_settings(GroupSettings::resolve(&node.settings(&image)));
+        node.groups.follow_settings(&node, &image);
         if !image.has_topics_of(&last) {
             let gone = gone(&last, &image);
             for shard in node.groups.all().iter().filter(|_| !gone.is_empty()) {
@@ -73,7 +73,13 @@ fn place_shards(node: &Arc<Node>, image: &MetadataImage) {
                 continue;
             }
             if let Some(handle) = node.replicas.partition(&place) {
-                let shard = Arc::new(Shard::new(handle, node.coordinators.shutdown_token().child_token()));
+                let closed = node.coordinators.shutdown_token().child_token();
+                let shard = Arc::new(Shard::new(
+                    handle,
+                    node.groups.members_room.clone(),
+                    node.connection_lines.clone(),
+                    closed,
+                ));
                 shards.insert(index, Arc::clone(&shard));
                 begun.push(shard);
             }

@@ -1,6 +1,6 @@
 //! One group as a shard keeps it.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tidelog_core::groups::{
     GroupRules, Now,
@@ -10,7 +10,7 @@ use tidelog_core::groups::{
 };
 use tidelog_types::Timestamp;
 
-use super::settings::GroupSettings;
+use super::{room::Held, settings::GroupSettings};
 
 /// Who is in a group, and by which protocol they agree.
 #[derive(Debug)]
@@ -69,11 +69,16 @@ impl Members {
         }
     }
 
-    /// Whether its members read this topic, as far as that is known.
-    pub(super) fn is_subscribed(&self, topic: &str) -> bool {
+    /// The topics that its members read; `None`: that cannot be known, and they may read all.
+    pub(super) fn subscribed(&self) -> Option<BTreeSet<&str>> {
         match self {
-            Self::Classic(group) => group.is_subscribed(topic),
-            Self::Consumer(group) => group.is_subscribed_to(topic),
+            Self::Classic(group) => match group.subscribed_topics() {
+                Some(topics) => Some(topics.iter().map(|topic| &**topic).collect()),
+                None => (!group.uses_consumer_protocol()).then(BTreeSet::new),
+            },
+            Self::Consumer(group) => {
+                Some(group.subscribed_topics().into_iter().map(|topic| &**topic).collect())
+            }
         }
     }
 
@@ -93,6 +98,30 @@ impl Members {
         }
     }
 
+    /// About what they take in memory.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Classic(group) => group.bytes(),
+            Self::Consumer(group) => group.bytes(),
+        }
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        match self {
+            Self::Classic(group) => group.member_count(),
+            Self::Consumer(group) => group.members().len(),
+        }
+    }
+
+    /// About what one of them takes, known by its instance id where it has one; 0 where there is none.
+    pub(super) fn member_bytes(&self, (member_id, instance_id): (&str, Option<&str>)) -> usize {
+        match self {
+            Self::Classic(group) => group.member_bytes(member_id, instance_id),
+            Self::Consumer(group) => group.member_bytes(member_id, instance_id),
+        }
+    }
+
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         match self {
             Self::Classic(group) => group.next_deadline(),
@@ -109,11 +138,11 @@ impl Members {
     }
 
     /// They were read from the log, and serve from now on.
-    pub(super) fn loaded(&mut self, now: Now, settings: &GroupSettings, effects: &mut Effects) {
+    pub(super) fn loaded(&mut self, name: &str, now: Now, settings: &GroupSettings, effects: &mut Effects) {
         let rules: &GroupRules = &settings.rules;
         match self {
             Self::Classic(group) => group.loaded(now, rules, effects),
-            Self::Consumer(group) => group.loaded(now, &settings.consumer),
+            Self::Consumer(group) => group.loaded(now, &settings.consumer(name)),
         }
     }
 
@@ -138,6 +167,8 @@ pub(super) struct Group {
     pub(super) deleting: bool,
     /// Writes of it that are not applied yet.
     pub(super) writes: usize,
+    /// What its members take of the budget of all; none before they were counted.
+    pub(super) held: Option<Held>,
 }
 
 impl Group {
@@ -149,6 +180,7 @@ impl Group {
             recorded: false,
             deleting: false,
             writes: 0,
+            held: None,
         }
     }
 
@@ -163,8 +195,12 @@ impl Group {
 
     /// Offsets that have expired.
     pub(super) fn expired(&self, now: Timestamp, retention: Duration) -> Vec<Place> {
-        let members = &self.members;
-        self.offsets.expired(now, retention, members.expiry(), |topic| members.is_subscribed(topic))
+        if self.offsets.is_empty() {
+            return Vec::new();
+        }
+        let subscribed = self.members.subscribed();
+        let is_subscribed = |topic: &str| subscribed.as_ref().is_none_or(|topics| topics.contains(topic));
+        self.offsets.expired(now, retention, self.members.expiry(), is_subscribed)
     }
 }
 

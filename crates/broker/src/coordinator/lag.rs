@@ -34,6 +34,15 @@ pub(crate) fn register(registry: &Registry, node: &Arc<Node>) {
     registry.family_computed("group_count", "Groups that this node coordinates.", &[], move || {
         here.upgrade().map(|node| vec![(Vec::new(), count(&node))]).unwrap_or_default()
     });
+    let here: Weak<Node> = Arc::downgrade(node);
+    let help = "Memory that members of groups take here, about.";
+    registry.family_computed("group_member_bytes", help, &[], move || {
+        here.upgrade().map(|node| vec![(Vec::new(), member_bytes(&node))]).unwrap_or_default()
+    });
+}
+
+fn member_bytes(node: &Node) -> u64 {
+    node.groups.members_room.used()
 }
 
 fn count(node: &Node) -> u64 {

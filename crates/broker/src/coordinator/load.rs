@@ -23,6 +23,7 @@ use super::{
     group::{Group, Members},
     records::{self, Change},
     shard::Shard,
+    topic::shown_place,
     writer::now,
 };
 use crate::node::Node;
@@ -68,7 +69,7 @@ pub(super) async fn run(node: Arc<Node>, shard: Arc<Shard>) {
     let settings = node.groups.settings();
     if shard.serve(now(&node), &settings, restored(now(&node), loaded.groups)) && records > 0 {
         let millis = took.as_millis();
-        tracing::info!(partition = %shard.handle.place(), records, groups = count, millis, "groups loaded");
+        tracing::info!(partition = %shown_place(&shard.handle), records, groups = count, millis, "groups loaded");
     }
 }
 
@@ -77,7 +78,7 @@ async fn until_read(node: &Node, handle: &PartitionHandle) -> Loading {
         match read(handle).await {
             Ok(loaded) => return loaded,
             Err(error) => {
-                tracing::warn!(partition = %handle.place(), %error, "groups cannot be loaded, trying again");
+                tracing::warn!(partition = %shown_place(handle), %error, "groups cannot be loaded, trying again");
                 node.clock.sleep(RETRY).await;
             }
         }

@@ -14,6 +14,8 @@ pub(crate) struct GroupMetrics {
     pub(crate) failed_writes: Counter,
     pub(crate) write_seconds: Histogram,
     pub(crate) bad_records: Counter,
+    pub(crate) no_room: Counter,
+    pub(crate) too_large: Counter,
 }
 
 impl GroupMetrics {
@@ -40,6 +42,14 @@ impl GroupMetrics {
             write_seconds: registry.histogram(
                 "group_write_seconds",
                 "Time from a batch of such records to its sync, which every answer waits for.",
+            ),
+            no_room: registry.counter(
+                "group_members_refused_total",
+                "Joins and heartbeats that were refused since members of groups take all the memory that they may.",
+            ),
+            too_large: registry.counter(
+                "group_changes_refused_total",
+                "Changes of groups that were taken back since their records are more than one batch may hold.",
             ),
             bad_records: registry.counter(
                 "group_bad_records_total",

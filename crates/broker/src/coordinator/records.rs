@@ -70,16 +70,13 @@ pub(super) fn read(key: Option<&[u8]>, value: Option<&[u8]>) -> Result<Change, D
     })
 }
 
-/// The records of a group of the consumer protocol.
+/// The record of a change of a group of the consumer protocol.
 ///
 /// # Errors
 /// As [`group`].
-pub(super) fn consumer(group: &str, records: &[ConsumerRecord]) -> Result<Vec<Entry>, ErrorCode> {
-    let one = |record| {
-        let (key, value) = consumer_records::written(group, record);
-        entry(&key, value)
-    };
-    records.iter().map(one).collect()
+pub(super) fn consumer(group: &str, record: &ConsumerRecord) -> Result<Entry, ErrorCode> {
+    let (key, value) = consumer_records::written(group, record);
+    entry(&key, value)
 }
 
 /// The record of a group's members.

@@ -1,12 +1,12 @@
 //! What is asked of a group, in the words of its machine: everything that the APIs do with groups.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use bytes::Bytes;
 use tidelog_core::groups::{
     Token,
     classic::{ClassicState, Effects, JoinRefused, JoinRequest, Joined, Reply, SyncRequest, Synced},
-    offsets::{CommittedOffset, OffsetTable, Place},
+    offsets::{CommittedOffset, OffsetTable, Place, Sizes},
 };
 use tidelog_wire::ErrorCode;
 use tokio::sync::oneshot;
@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use super::{
     consumer, expiry,
     group::{Group, Kind, Members, name},
-    records,
+    records, room,
     shard::Shard,
     timers::bounded,
     write::{Then, Write},
@@ -81,6 +81,11 @@ impl Shard {
         let now = now(node);
         let (token, receiver) = {
             let mut state = self.serving().map_err(refused)?;
+            let member = (&*request.member_id, request.instance_id.as_deref());
+            if !state.admits(&group, member, room::of_join(&request)) {
+                node.groups.no_room(node, &group);
+                return Err(refused(ErrorCode::CoordinatorNotAvailable));
+            }
             // A member that has an id has a group, or had one.
             if request.member_id.is_empty() {
                 state.group_or_new(&group, now).map_err(refused)?;
@@ -96,6 +101,7 @@ impl Shard {
                 state.forget(&group, token);
                 return Err(refused(ErrorCode::RebalanceInProgress));
             }
+            state.recount(&group);
             let news = state.settle(&group, now, effects);
             drop(state);
             self.wake(news);
@@ -131,6 +137,11 @@ impl Shard {
             if state.group(&group)?.is_none() {
                 return Err(ErrorCode::UnknownMemberId);
             }
+            let bytes = request.assignments.iter().map(|(member_id, bytes)| member_id.len() + bytes.len());
+            if !state.admits_assignments(&group, bytes.sum()) {
+                node.groups.no_room(node, &group);
+                return Err(ErrorCode::CoordinatorNotAvailable);
+            }
             let (token, receiver) = state.wait();
             let mut effects = Effects::default();
             if let Some(Group { members: Members::Classic(members), .. }) = state.groups.get_mut(&group) {
@@ -139,6 +150,7 @@ impl Shard {
                 state.forget(&group, token);
                 return Err(ErrorCode::RebalanceInProgress);
             }
+            state.recount(&group);
             let news = state.settle(&group, now, effects);
             drop(state);
             self.wake(news);
@@ -185,8 +197,9 @@ impl Shard {
         let alive = match &mut found.members {
             Members::Classic(members) => members.heartbeat(now(node), member_id, instance_id, generation),
             Members::Consumer(members) => {
-                let rules = &node.groups.settings().consumer;
-                members.classic_heartbeat(now(node), rules, member_id, instance_id, generation)
+                let settings = node.groups.settings();
+                let rules = settings.consumer(group);
+                members.classic_heartbeat(now(node), &rules, member_id, instance_id, generation)
             }
         };
         // A member that must join again has a time for it.
@@ -217,6 +230,7 @@ impl Shard {
         let Members::Classic(found) = &mut found.members else { return Err(ErrorCode::UnknownMemberId) };
         let mut effects = Effects::default();
         let outcomes = found.leave_members(now, &consumer::leaving(members), &mut effects);
+        state.recount(&group);
         let news = state.settle(&group, now, effects);
         drop(state);
         self.wake(news);
@@ -314,7 +328,7 @@ impl Shard {
         &self,
         node: &Node,
         group: &str,
-        places: Vec<Place>,
+        places: BTreeSet<Place>,
     ) -> Result<Deletions, ErrorCode> {
         let group = name(group);
         let (answers, receiver) = {
@@ -325,21 +339,20 @@ impl Shard {
             }
             let mut ends = Vec::new();
             let mut answers = Deletions::new();
+            let subscribed = found.members.subscribed();
             for place in places {
-                if found.members.is_subscribed(&place.0) {
+                if subscribed.as_ref().is_none_or(|topics| topics.contains(&*place.0)) {
                     answers.push((place, ErrorCode::GroupSubscribedToTopic));
                     continue;
                 }
                 answers.push((place.clone(), ErrorCode::None));
                 ends.push(place);
             }
-            ends.retain(|place| {
-                let kept = state
-                    .groups
-                    .get(&group)
-                    .is_some_and(|group| group.offsets.get(&place.0, place.1).is_some());
-                kept || state.unapplied(&group).any(|write| write.changes(place))
-            });
+            let coming = state.unapplied_places(&group);
+            let kept = state.groups.get(&group).map(|group| &group.offsets);
+            let is_kept =
+                |(topic, partition): &Place| kept.is_some_and(|kept| kept.get(topic, *partition).is_some());
+            ends.retain(|place| is_kept(place) || coming.contains(place));
             if ends.is_empty() {
                 return Ok(answers);
             }
@@ -351,7 +364,11 @@ impl Shard {
             let (answer, receiver) = oneshot::channel();
             let changes = ends.into_iter().map(|place| (place, None)).collect();
             let then = Then::Offsets { changes, answer: Some(answer) };
-            state.push(Write { group: Arc::clone(&group), entries, then }).map_err(|(code, _)| code)?;
+            let pushed = state.push(Write { group: Arc::clone(&group), entries, then });
+            pushed.map_err(|(code, _)| match code {
+                ErrorCode::MessageTooLarge => ErrorCode::UnknownServerError,
+                code => code,
+            })?;
             (answers, receiver)
         };
         self.work.notify_one();
@@ -421,6 +438,22 @@ impl Shard {
                 (Arc::clone(id), members.kind(), members.state(), members.protocol_type())
             })
             .collect())
+    }
+
+    /// About how many bytes a group of this kind is described by; 0 where there is none.
+    pub(crate) fn described_bytes(&self, group: &str, kind: Kind) -> usize {
+        let Ok(state) = self.serving() else { return 0 };
+        match state.groups.get(group).map(|group| &group.members).filter(|members| members.kind() == kind) {
+            Some(Members::Classic(members)) => members.bytes(),
+            Some(Members::Consumer(members)) => members.described_bytes(),
+            None => 0,
+        }
+    }
+
+    /// What the offsets of a group take; nothing where there is none.
+    pub(crate) fn offset_sizes(&self, group: &str) -> Sizes {
+        let Ok(state) = self.serving() else { return Sizes::default() };
+        state.groups.get(group).map_or_else(Sizes::default, |group| group.offsets.sizes())
     }
 
     /// Every committed offset, up to `most`: group, topic, partition, offset. Nothing while it loads.

@@ -9,15 +9,17 @@ use std::{
 use tidelog_core::groups::{
     GroupError, Now, Token,
     classic::{ClassicGroup, Effects, Reply},
+    offsets::Place,
 };
 use tidelog_replica::PartitionHandle;
-use tidelog_runtime::CancellationToken;
+use tidelog_runtime::{CancellationToken, LogLimit};
 use tidelog_wire::ErrorCode;
 use tokio::sync::{Notify, oneshot};
 
 use super::{
     group::{Group, Members},
     records,
+    room::{self, MembersRoom},
     settings::GroupSettings,
     write::{Answer, Entry, Then, Write},
 };
@@ -25,6 +27,9 @@ use super::{
 /// Bytes of records that may wait for their write: what eight batches of the topic's size hold. At a round of the journal each
 /// that is some tens of milliseconds.
 pub(super) const QUEUED_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// What a batch takes besides its records.
+const BATCH_OVERHEAD_BYTES: usize = 128;
 
 /// Whether a shard serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,8 +49,12 @@ pub(super) struct State {
     next_token: u64,
     queue: VecDeque<Write>,
     queued_bytes: usize,
-    /// Bytes of one batch of the topic.
+    /// Bytes of one batch of the topic, as it is set now.
     batch_bytes_max: usize,
+    /// What members of all groups of all shards take.
+    members_room: MembersRoom,
+    /// What is written to the log of what clients can cause.
+    pub(super) lines: LogLimit,
     /// What the writer took and has no answer for yet.
     writing: Vec<Write>,
     /// When which group is to be looked at.
@@ -66,7 +75,12 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    pub(super) fn new(handle: PartitionHandle, closed: CancellationToken) -> Self {
+    pub(super) fn new(
+        handle: PartitionHandle,
+        members_room: MembersRoom,
+        lines: LogLimit,
+        closed: CancellationToken,
+    ) -> Self {
         let state = State {
             phase: Phase::Loading,
             groups: BTreeMap::new(),
@@ -74,7 +88,9 @@ impl Shard {
             next_token: 0,
             queue: VecDeque::new(),
             queued_bytes: 0,
-            batch_bytes_max: usize::try_from(handle.settings().topic.max_message_bytes).unwrap_or(usize::MAX),
+            batch_bytes_max: batch_bytes_max(&handle),
+            members_room,
+            lines,
             writing: Vec::new(),
             deadlines: BTreeSet::new(),
         };
@@ -82,7 +98,9 @@ impl Shard {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.batch_bytes_max = batch_bytes_max(&self.handle);
+        state
     }
 
     /// The state of a shard that serves.
@@ -116,8 +134,9 @@ impl Shard {
         for name in names {
             let mut effects = Effects::default();
             if let Some(group) = state.groups.get_mut(&name) {
-                group.members.loaded(now, settings, &mut effects);
+                group.members.loaded(&name, now, settings, &mut effects);
             }
+            state.recount(&name);
             news |= state.settle(&name, now, effects);
         }
         drop(state);
@@ -149,9 +168,11 @@ impl Shard {
         }
     }
 
-    /// Up to `bytes_max` bytes of what waits, at least one write; the records in the order of the queue. `None`: nothing waits.
-    pub(super) fn take(&self, bytes_max: usize) -> Option<Vec<Entry>> {
+    /// As much of what waits as goes into one batch, at least one write; the records in the order of the queue. `None`: nothing
+    /// waits.
+    pub(super) fn take(&self) -> Option<Vec<Entry>> {
         let mut state = self.lock();
+        let bytes_max = state.batch_bytes_max();
         let (mut bytes, mut entries) = (0_usize, Vec::new());
         while let Some(next) = state.queue.front() {
             let more = next.bytes();
@@ -283,11 +304,46 @@ impl State {
         news
     }
 
+    /// Bytes of records that one batch takes for certain: its header takes some, and what cannot be compressed grows a little.
+    pub(super) const fn batch_bytes_max(&self) -> usize {
+        self.batch_bytes_max.saturating_sub(self.batch_bytes_max / 128).saturating_sub(BATCH_OVERHEAD_BYTES)
+    }
+
+    /// Whether records go into one batch.
+    pub(super) fn fits<'a>(&self, entries: impl IntoIterator<Item = &'a Entry>) -> bool {
+        entries.into_iter().map(Entry::bytes).sum::<usize>() <= self.batch_bytes_max()
+    }
+
+    /// Whether there is room for what a member of a group says of itself; it is known by its id, or its instance id.
+    pub(super) fn admits(&self, group: &str, member: (&str, Option<&str>), bytes: u64) -> bool {
+        let had = self.groups.get(group).map_or(0, |group| group.members.member_bytes(member));
+        self.members_room.admits(had as u64, bytes, room::ordinary(1))
+    }
+
+    /// Whether there is room for what the members of a group are assigned.
+    pub(super) fn admits_assignments(&self, group: &str, bytes: usize) -> bool {
+        let Some(Group { members: Members::Classic(members), .. }) = self.groups.get(group) else {
+            return true;
+        };
+        let (had, ordinary) = (members.assignment_bytes() as u64, room::ordinary(members.member_count()));
+        self.members_room.admits(had, bytes as u64, ordinary)
+    }
+
+    /// Counts what the members of a group take now.
+    pub(super) fn recount(&mut self, name: &str) {
+        let Some(group) = self.groups.get_mut(name) else { return };
+        let members = &group.members;
+        // A group that nobody is in is kept for its offsets, and ends with them.
+        let is_in_use = !members.is_empty() || members.awaits_members();
+        let bytes = if is_in_use { members.bytes() } else { 0 };
+        self.members_room.count(&mut group.held, members.count(), bytes);
+    }
+
     /// Queues a write. What is refused comes back, so that who waits for it can be answered.
     pub(super) fn push(&mut self, write: Write) -> Result<(), (ErrorCode, Write)> {
         let bytes = write.bytes();
         // All of it goes into one batch.
-        if bytes > self.batch_bytes_max {
+        if !self.fits(&write.entries) {
             return Err((ErrorCode::MessageTooLarge, write));
         }
         if self.queued_bytes.saturating_add(bytes) > QUEUED_BYTES_MAX {
@@ -318,14 +374,34 @@ impl State {
             Members::Classic(_) => records::group_tombstone(name).into_iter().collect(),
             Members::Consumer(members) => {
                 let ended = members.delete().unwrap_or_default();
-                records::consumer(name, &ended).unwrap_or_default()
+                ended.iter().filter_map(|record| records::consumer(name, record).ok()).collect()
             }
         }
     }
 
     /// Writes of a group that are not applied yet, in their order.
     pub(super) fn unapplied<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Write> {
-        self.writing.iter().chain(&self.queue).filter(move |write| &*write.group == name)
+        // Most groups have none: the queue of all of them is long.
+        let has_some = self.groups.get(name).is_some_and(|group| group.writes > 0);
+        let all = has_some.then(|| self.writing.iter().chain(&self.queue));
+        all.into_iter().flatten().filter(move |write| &*write.group == name)
+    }
+
+    /// The offsets that such writes change.
+    pub(super) fn unapplied_places<'a>(&'a self, name: &'a str) -> BTreeSet<&'a Place> {
+        self.unapplied(name).flat_map(Write::places).collect()
+    }
+
+    /// The same of all groups.
+    pub(super) fn all_unapplied_places(&self) -> BTreeMap<Arc<str>, BTreeSet<Place>> {
+        let mut all: BTreeMap<Arc<str>, BTreeSet<Place>> = BTreeMap::new();
+        for write in self.writing.iter().chain(&self.queue) {
+            let mut places = write.places().peekable();
+            if places.peek().is_some() {
+                all.entry(Arc::clone(&write.group)).or_default().extend(places.cloned());
+            }
+        }
+        all
     }
 
     /// Takes a group out, with its place among the deadlines.
@@ -354,7 +430,7 @@ impl State {
     }
 
     fn apply(&mut self, now: Now, write: Write, outcome: Result<(), ErrorCode>) -> News {
-        let Write { group: name, then, .. } = write;
+        let Write { group: name, then, entries } = write;
         let mut effects = Effects::default();
         let Some(group) = self.groups.get_mut(&name) else {
             // It ended meanwhile, and with it what was to be applied.
@@ -370,10 +446,12 @@ impl State {
                 if let Members::Classic(members) = &mut group.members {
                     members.stored(now, ticket, outcome.map_err(unwritten), &mut effects);
                 }
+                self.recount(&name);
             }
             Then::Told { answer } => {
                 tell(answer, outcome);
-                if outcome.is_err() {
+                // Who only waited for what was before him has changed nothing.
+                if outcome.is_err() && !entries.is_empty() {
                     return News { ahead: true, ..News::default() };
                 }
             }
@@ -402,6 +480,10 @@ impl State {
         }
         self.settle(&name, now, effects)
     }
+}
+
+fn batch_bytes_max(handle: &PartitionHandle) -> usize {
+    usize::try_from(handle.settings().topic.max_message_bytes).unwrap_or(usize::MAX)
 }
 
 pub(super) fn tell(answer: Option<Answer>, outcome: Result<(), ErrorCode>) {

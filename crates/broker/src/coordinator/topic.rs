@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use tidelog_replica::PartitionHandle;
 use tidelog_wire::ErrorCode;
 
 use super::offsets_topic;
@@ -54,4 +55,9 @@ pub(crate) async fn ensure(node: &Arc<Node>) -> Result<(), ApiError> {
             Err(error)
         }
     }
+}
+
+/// A partition of groups by the name of its topic, as people look for it.
+pub(super) fn shown_place(handle: &PartitionHandle) -> String {
+    format!("{}-{}", handle.topic(), handle.place().partition)
 }

@@ -8,8 +8,6 @@ use tidelog_core::{
 };
 use tidelog_types::{TopicId, TopicName};
 
-use crate::node::is_internal;
-
 /// An image, for the length of one call.
 #[derive(Debug)]
 pub(super) struct Topics<'a>(pub(super) &'a MetadataImage);
@@ -29,7 +27,8 @@ impl TopicsImage for Topics<'_> {
     }
 
     fn for_each_name(&self, visit: &mut dyn FnMut(&Arc<str>)) {
-        for topic in self.0.topics().filter(|topic| !is_internal(&topic.name)) {
+        // Internal ones too: whoever writes an expression that matches them gets them, as Kafka gives them.
+        for topic in self.0.topics() {
             visit(&Arc::from(topic.name.as_str()));
         }
     }

@@ -62,9 +62,4 @@ impl Write {
         };
         changes.iter().map(|(place, _)| place)
     }
-
-    /// Whether it changes the offset of this partition.
-    pub(super) fn changes(&self, place: &Place) -> bool {
-        self.places().any(|changed| changed == place)
-    }
 }

@@ -8,7 +8,7 @@ use tidelog_replica::{Acks, AppendError, AppendRequest};
 use tidelog_types::Offset;
 use tidelog_wire::ErrorCode;
 
-use super::{shard::Shard, write::Entry};
+use super::{shard::Shard, topic::shown_place, write::Entry};
 use crate::node::Node;
 
 /// Appends what waits until the shard ends.
@@ -20,8 +20,7 @@ pub(super) async fn run(node: Arc<Node>, shard: Arc<Shard>) {
             () = shard.work.notified() => {}
         }
         loop {
-            let max = usize::try_from(shard.handle.settings().topic.max_message_bytes).unwrap_or(usize::MAX);
-            let Some(entries) = shard.take(max) else { break };
+            let Some(entries) = shard.take() else { break };
             let began = node.clock.monotonic();
             // Who only waits for what is before him brings none.
             let outcome = if entries.is_empty() {
@@ -40,7 +39,7 @@ pub(super) async fn run(node: Arc<Node>, shard: Arc<Shard>) {
                 Err(_) => metrics.failed_writes.inc(),
             }
             if shard.written(now(&node), outcome) {
-                tracing::warn!(partition = %shard.handle.place(), "groups are ahead of their log and are loaded anew");
+                tracing::warn!(partition = %shown_place(&shard.handle), "groups are ahead of their log and are loaded anew");
                 super::follow::restart(&node, &shard);
                 return;
             }
@@ -66,17 +65,17 @@ async fn append(node: &Node, shard: &Shard, entries: &[Entry]) -> Result<(), Err
         });
     }
     let batch = builder.build().map_err(|error| {
-        tracing::error!(partition = %shard.handle.place(), %error, "records of groups cannot be written");
+        tracing::error!(partition = %shown_place(&shard.handle), %error, "records of groups cannot be written");
         ErrorCode::UnknownServerError
     })?;
     let request =
         AppendRequest { records: batch.to_bytes(), frame_bytes: 0, acks: Acks::All, internal: true };
     let appended = shard.handle.append(request).await.map_err(|error| {
-        tracing::warn!(partition = %shard.handle.place(), %error, "records of groups were not written");
+        tracing::warn!(partition = %shown_place(&shard.handle), %error, "records of groups were not written");
         refused(&error)
     })?;
     appended.ack.wait().await.map_err(|error| {
-        tracing::warn!(partition = %shard.handle.place(), %error, "records of groups may not stay");
+        tracing::warn!(partition = %shown_place(&shard.handle), %error, "records of groups may not stay");
         ErrorCode::NotCoordinator
     })
 }
@@ -93,8 +92,8 @@ fn refused(error: &AppendError) -> ErrorCode {
             _ => ErrorCode::UnknownServerError,
         },
         AppendError::Batch(_)
-        | AppendError::BatchCount { .. }
         | AppendError::WithoutKey { .. }
+        | AppendError::OutOfTime { .. }
         | AppendError::Records(_) => ErrorCode::UnknownServerError,
     }
 }

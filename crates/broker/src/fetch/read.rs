@@ -541,6 +541,10 @@ fn diverging(read: &PartitionRead, snapshot: &Arc<PartitionSnapshot>) -> Option<
         }
         // Wrong leadership is found by the read. What only the bucket knows is older than anything a client could diverge
         // from: all that is there is committed.
-        Ok(EpochEndPlan::Known { .. } | EpochEndPlan::Undefined | EpochEndPlan::Cold { .. }) | Err(_) => None,
+        Ok(EpochEndPlan::Known { .. } | EpochEndPlan::Cold { .. }) | Err(_) => None,
+        // A record of an epoch that is yet to come: Kafka's answer to where that could be.
+        Ok(EpochEndPlan::Undefined) => {
+            Some(Found::Error { code: ErrorCode::OffsetOutOfRange, snapshot: Arc::clone(snapshot) })
+        }
     }
 }

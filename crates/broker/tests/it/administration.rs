@@ -520,6 +520,7 @@ async fn groups_and_client_metrics_have_kafkas_settings() {
             (CLIENT_METRICS, "", "Client metrics subscription name must not be empty"),
             (BROKER, "x", "Broker id must be an integer, but it is: x"),
             (BROKER, "9", "Unexpected broker id, expected 1 or empty string, but received 9"),
+            (8, "", "Broker id must not be empty"),
             (64, "x", malformed),
             (0, "", malformed),
         ] {
@@ -607,7 +608,8 @@ async fn what_cannot_be_set_is_refused_in_kafkas_words() {
             "g",
             "consumer.session.timeout.ms",
             40,
-            "consumer.session.timeout.ms cannot be set for one group: the broker's is for all",
+            "consumer.session.timeout.ms must be greater than or equal to group.consumer.min.session.timeout.ms; \
+             consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms",
         ),
         (
             CLIENT_METRICS,

@@ -37,11 +37,11 @@ async fn an_unknown_version_is_told_which_there_are_on_the_same_connection() {
         .chunks(6)
         .map(|range| [0, 2, 4].map(|at| i16::from_be_bytes([range[at], range[at + 1]])))
         .collect();
-    assert!(ranges.contains(&[18, 0, 4]), "{ranges:?}");
+    assert_eq!(ranges, [[18, 0, 4]], "its own range alone, as Kafka answers");
     for version in [3, 0, 4, 1, 2] {
         let response = client.call(version, &software()).await;
         assert_eq!(response.error_code, 0, "version {version}");
-        assert_eq!(response.api_keys.len(), count);
+        assert!(response.api_keys.len() > 30);
     }
     node.stop().await;
 }

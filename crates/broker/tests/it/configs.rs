@@ -222,14 +222,14 @@ async fn a_resource_or_a_key_that_is_named_twice_is_refused() {
     assert_eq!(alter(&mut client, TOPIC, "t", &twice).await, 42);
     let twice = [("retention.ms", 0, Some("1")), ("retention.ms", 1, None)];
     assert_eq!(incremental(&mut client, TOPIC, "t", &twice).await, 42);
-    // Described twice, answered once.
+    // Described as often as it is named; a thousand times as much as a request holds, once.
     let resource =
         DescribeConfigsResource { resource_type: TOPIC, resource_name: "t".into(), configuration_keys: None };
-    let request = DescribeConfigsRequest {
-        resources: vec![resource.clone(), resource],
-        ..DescribeConfigsRequest::default()
-    };
-    assert_eq!(client.call(4, &request).await.results.len(), 1);
+    for (times, answered) in [(2, 2), (64, 64), (65, 1)] {
+        let resources = vec![resource.clone(); times];
+        let request = DescribeConfigsRequest { resources, ..DescribeConfigsRequest::default() };
+        assert_eq!(client.call(4, &request).await.results.len(), answered);
+    }
     node.stop().await;
 }
 
@@ -254,5 +254,43 @@ async fn a_brokers_dynamic_settings_act_and_survive() {
     );
     let large = tidelog_testkit::raw_client::batch(tidelog_format::codec::Codec::None, 1, &[&[0; 100]]);
     assert_eq!(client.produce("t", 0, large.to_bytes()).await.error_code, ErrorCode::MessageTooLarge.code());
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_setting_of_a_login_that_is_not_here_is_kept_for_one_broker_as_kafka_keeps_it() {
+    const KEY: &str = "sasl.kerberos.min.time.before.relogin";
+    let node = Node::start_with(Options::with(&[(KEY, "70000")])).await;
+    let mut client = node.client().await;
+    assert_eq!(incremental(&mut client, BROKER, "1", &[(KEY, 0, Some("58000"))]).await, 0);
+    assert_eq!(incremental(&mut client, BROKER, "1", &[(KEY, 0, Some("soon"))]).await, 40);
+    let invalid = ErrorCode::InvalidRequest.code();
+    assert_eq!(incremental(&mut client, BROKER, "", &[(KEY, 0, Some("1"))]).await, invalid);
+    assert_eq!(alter(&mut client, BROKER, "", &[(KEY, "1")]).await, invalid);
+    // Its like stay as they are.
+    let like = "sasl.kerberos.ticket.renew.jitter";
+    assert_eq!(incremental(&mut client, BROKER, "1", &[(like, 0, Some("0.1"))]).await, invalid);
+    let folder = node.stop().await;
+    let node = Node::start_in(folder, Options::with(&[(KEY, "70000")])).await;
+    let mut client = node.client().await;
+    let told = async |client: &mut RawClient| {
+        let described = describe(client, 4, BROKER, "1").await;
+        let entry = described.into_iter().find(|entry| entry.name == KEY).unwrap();
+        let synonyms = entry.synonyms.iter();
+        let synonyms: Vec<(String, i8)> =
+            synonyms.map(|synonym| (synonym.value.as_ref().unwrap().to_string(), synonym.source)).collect();
+        (entry.value.unwrap().to_string(), entry.config_source, entry.read_only, synonyms)
+    };
+    let of = |values: &[(&str, i8)]| -> Vec<(String, i8)> {
+        values.iter().map(|(value, source)| ((*value).to_owned(), *source)).collect()
+    };
+    let all = of(&[("58000", 2), ("70000", 4), ("60000", 5)]);
+    assert_eq!(told(&mut client).await, ("58000".to_owned(), 2, false, all));
+    assert_eq!(alter(&mut client, BROKER, "1", &[(KEY, "1000")]).await, 0);
+    let all = of(&[("1000", 2), ("70000", 4), ("60000", 5)]);
+    assert_eq!(told(&mut client).await, ("1000".to_owned(), 2, false, all));
+    assert_eq!(incremental(&mut client, BROKER, "1", &[(KEY, 1, None)]).await, 0);
+    let all = of(&[("70000", 4), ("60000", 5)]);
+    assert_eq!(told(&mut client).await, ("70000".to_owned(), 4, false, all));
     node.stop().await;
 }

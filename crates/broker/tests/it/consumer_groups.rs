@@ -1,15 +1,17 @@
 //! Consumer groups of the consumer protocol (KIP-848), over sockets: what the coordinator adds to the state machine.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use tidelog_testkit::raw_client::RawClient;
 use tidelog_wire::{
     ErrorCode, Str, Uuid,
     messages::{
         ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse,
-        DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest, OffsetCommitRequest,
-        OffsetFetchRequest,
+        DeleteGroupsRequest, DescribeConfigsRequest, DescribeGroupsRequest, IncrementalAlterConfigsRequest,
+        ListConfigResourcesRequest, ListGroupsRequest, OffsetCommitRequest, OffsetFetchRequest,
         consumer_group_heartbeat::TopicPartitions,
+        describe_configs::DescribeConfigsResource,
+        incremental_alter_configs,
         offset_commit::{OffsetCommitRequestPartition, OffsetCommitRequestTopic},
         offset_fetch::OffsetFetchRequestGroup,
     },
@@ -19,6 +21,9 @@ use crate::{
     groups::{coordinator, join_of, quick, sync, text},
     node::{Node, Options},
 };
+
+/// Kafka's number of the resource type "group".
+const GROUP: i8 = 32;
 
 /// As small and quick as a classic group's, and no wait between two assignments.
 const AT_ONCE: &[(&str, &str)] = &[("group.consumer.assignment.interval.ms", "0")];
@@ -280,5 +285,122 @@ async fn topics_that_match_an_expression_are_found_when_they_come() {
         answer.assignment.as_ref().map(|assignment| assignment.topic_partitions.len())
     };
     assert_eq!((joined.error_code, partitions(&joined)), (0, Some(1)));
+    // kgo Test848RegexBrokerResolves: the broker's expression leaves no topic out.
+    let mut request = Member::new("b").request("h");
+    request.subscribed_topic_names = None;
+    request.subscribed_topic_regex = pattern("orders-a|__consumer_offsets");
+    assert_eq!(partitions(&client.call(1, &request).await), Some(2), "internal topics too");
+    node.stop().await;
+}
+
+async fn set(client: &mut RawClient, group: &str, configs: &[(&str, Option<&str>)]) -> (i16, Option<String>) {
+    let configs = configs
+        .iter()
+        .map(|(name, value)| incremental_alter_configs::AlterableConfig {
+            name: text(name),
+            config_operation: i8::from(value.is_none()),
+            value: value.map(text),
+        })
+        .collect();
+    let resource = incremental_alter_configs::AlterConfigsResource {
+        resource_type: GROUP,
+        resource_name: text(group),
+        configs,
+    };
+    let request = IncrementalAlterConfigsRequest { resources: vec![resource], validate_only: false };
+    let answer = client.call(1, &request).await.responses.remove(0);
+    (answer.error_code, answer.error_message.map(|message| message.to_string()))
+}
+
+async fn setting(client: &mut RawClient, group: &str, key: &str) -> (String, i8) {
+    let resource = DescribeConfigsResource {
+        resource_type: GROUP,
+        resource_name: text(group),
+        configuration_keys: Some(vec![text(key)]),
+    };
+    let request = DescribeConfigsRequest { resources: vec![resource], ..Default::default() };
+    let found = client.call(4, &request).await.results.remove(0).configs.remove(0);
+    (found.value.unwrap().to_string(), found.config_source)
+}
+
+async fn with_settings(client: &mut RawClient) -> Vec<String> {
+    let request = ListConfigResourcesRequest { resource_types: vec![GROUP] };
+    let listed = client.call(1, &request).await.config_resources;
+    listed.into_iter().map(|resource| resource.resource_name.to_string()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_groups_own_settings_are_acted_on_at_once_and_after_a_restart() {
+    let bounds = &[
+        ("group.consumer.min.session.timeout.ms", "300"),
+        ("group.consumer.min.heartbeat.interval.ms", "100"),
+    ];
+    let settings = [AT_ONCE, bounds].concat();
+    let node = quick(&settings).await;
+    let mut client = node.client().await;
+    client.create_topic("t", 1, &[]).await;
+    for group in ["g", "h"] {
+        coordinator(&mut client, group).await;
+    }
+    let (session, heartbeat) = ("consumer.session.timeout.ms", "consumer.heartbeat.interval.ms");
+    let mut members = [Member::new("a"), Member::new("b")];
+    assert_eq!(members[0].beat(&mut client, "g").await.heartbeat_interval_ms, 5_000);
+    assert_eq!(set(&mut client, "g", &[(session, Some("301")), (heartbeat, Some("200"))]).await, (0, None));
+    assert_eq!(setting(&mut client, "g", session).await, ("301".to_owned(), 8));
+    assert_eq!(setting(&mut client, "h", session).await, ("45000".to_owned(), 5));
+    assert_eq!(with_settings(&mut client).await, ["g"]);
+    assert_eq!(members[0].beat(&mut client, "g").await.heartbeat_interval_ms, 200, "the next answer says so");
+    assert_eq!(members[1].beat(&mut client, "h").await.heartbeat_interval_ms, 5_000);
+    // What is refused changes nothing.
+    let bad = set(&mut client, "g", &[(heartbeat, Some("250")), (session, Some("299"))]).await;
+    let why =
+        "consumer.session.timeout.ms must be greater than or equal to group.consumer.min.session.timeout.ms";
+    assert_eq!(bad, (40, Some(why.to_owned())));
+    assert_eq!(setting(&mut client, "g", heartbeat).await, ("200".to_owned(), 8));
+    // Who is silent for that long is gone; a member of another group is not.
+    let describe = ConsumerGroupDescribeRequest { group_ids: vec![text("g")], ..Default::default() };
+    let begun = tokio::time::Instant::now();
+    while !client.call(1, &describe).await.groups.remove(0).members.is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "a session of 301 ms ends");
+    }
+    assert_eq!(members[1].beat(&mut client, "h").await.error_code, 0);
+    let folder = node.stop().await;
+
+    // A bound that has moved holds, whatever the group says.
+    let settings =
+        [crate::groups::QUICK, AT_ONCE, bounds, &[("group.consumer.max.heartbeat.interval.ms", "5000")]]
+            .concat();
+    let node = Node::start_in(folder, Options::with(&settings)).await;
+    let mut client = node.client().await;
+    for group in ["g", "h"] {
+        coordinator(&mut client, group).await;
+    }
+    assert_eq!(setting(&mut client, "g", session).await, ("301".to_owned(), 8));
+    let mut member = Member::new("c");
+    assert_eq!(member.beat(&mut client, "g").await.heartbeat_interval_ms, 200);
+    assert_eq!(set(&mut client, "g", &[(session, None), (heartbeat, None)]).await, (0, None));
+    assert_eq!(member.beat(&mut client, "g").await.heartbeat_interval_ms, 5_000);
+    assert!(with_settings(&mut client).await.is_empty());
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_its_protocol_nobody_is_served_by_it() {
+    let node = quick(&[("group.coordinator.rebalance.protocols", "classic")]).await;
+    let mut client = node.client().await;
+    client.create_topic("t", 1, &[]).await;
+    coordinator(&mut client, "g").await;
+    for version in 0..=1 {
+        let answer = client.call(version, &Member::new("a").request("g")).await;
+        assert_eq!((answer.error_code, answer.error_message, answer.member_id), (35, None, None));
+        let describe =
+            ConsumerGroupDescribeRequest { group_ids: vec![text("g"), text("")], ..Default::default() };
+        for group in client.call(version, &describe).await.groups {
+            assert_eq!((group.error_code, group.members.len()), (35, 0));
+            assert_eq!(group.error_message.as_deref(), Some("The version of API is not supported."));
+        }
+    }
+    let joined = client.call(3, &join_of("g", "", None)).await;
+    assert_eq!(joined.error_code, 0, "the classic protocol is served as ever");
     node.stop().await;
 }

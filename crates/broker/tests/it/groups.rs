@@ -14,7 +14,7 @@ use tidelog_wire::{
         leave_group::MemberIdentity,
         offset_commit::{OffsetCommitRequestPartition, OffsetCommitRequestTopic},
         offset_delete::{OffsetDeleteRequestPartition, OffsetDeleteRequestTopic},
-        offset_fetch::OffsetFetchRequestGroup,
+        offset_fetch::{OffsetFetchRequestGroup, OffsetFetchRequestTopics},
         sync_group::SyncGroupRequestAssignment,
     },
 };
@@ -121,7 +121,7 @@ pub(crate) fn join_of(group: &str, member: &str, instance: Option<&str>) -> Join
 }
 
 /// A subscription as consumers write it: version 0, topics, no data of the user.
-fn subscription(topics: &[&str]) -> Bytes {
+pub(crate) fn subscription(topics: &[&str]) -> Bytes {
     let mut bytes = vec![0, 0];
     bytes.extend(i32::try_from(topics.len()).unwrap().to_be_bytes());
     for topic in topics {
@@ -370,6 +370,34 @@ async fn a_commit_that_fits_no_batch_is_refused_by_its_name_and_leaves_no_group(
     let too_large = ErrorCode::InvalidCommitOffsetSize.code();
     assert!(answer.topics.iter().all(|topic| topic.partitions[0].error_code == too_large), "{answer:?}");
     assert_eq!(state(&mut client, "g").await, "Dead");
+    node.stop().await;
+}
+
+// A small request must not have an answer a thousand times its size.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_request_names_again_and_again_is_answered_a_few_times() {
+    let node = quick(&[]).await;
+    let mut client = node.client().await;
+    client.create_topic("t", 1, &[]).await;
+    coordinator(&mut client, "g").await;
+    assert_eq!(commit(&mut client, "g", &[("t", 0, 7)]).await, [0]);
+    let topic = || OffsetFetchRequestTopics {
+        name: text("t"),
+        partition_indexes: vec![0; 100],
+        ..Default::default()
+    };
+    let group = || OffsetFetchRequestGroup {
+        group_id: text("g"),
+        topics: Some(vec![topic(), topic()]),
+        ..Default::default()
+    };
+    let request = OffsetFetchRequest { groups: vec![group(), group()], ..Default::default() };
+    let answer = client.call(8, &request).await;
+    let partitions = answer.groups.iter().flat_map(|group| &group.topics).flat_map(|topic| &topic.partitions);
+    let offsets: Vec<i64> = partitions.map(|partition| partition.committed_offset).collect();
+    assert_eq!((answer.groups.len(), offsets), (2, vec![7; 8]));
+    let request = DescribeGroupsRequest { groups: vec![text("g"); 100], ..Default::default() };
+    assert_eq!(client.call(5, &request).await.groups.len(), 4);
     node.stop().await;
 }
 

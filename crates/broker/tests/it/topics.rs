@@ -83,7 +83,6 @@ async fn topics_that_cannot_be_are_refused_each_for_itself() {
         (topic(&"x".repeat(250), 1, 1), ErrorCode::InvalidTopicException),
         (topic("n", 0, 1), ErrorCode::InvalidPartitions),
         (topic("n", -2, 1), ErrorCode::InvalidPartitions),
-        (topic("n", 10_001, 1), ErrorCode::InvalidPartitions),
         (topic("n", 1, 0), ErrorCode::InvalidReplicationFactor),
         (topic("n", 1, 2), ErrorCode::InvalidReplicationFactor),
         (with("no.such.key", Some("1")), ErrorCode::InvalidConfig),
@@ -107,11 +106,17 @@ async fn topics_that_cannot_be_are_refused_each_for_itself() {
         };
         assert_eq!(client.call(5, &delete).await.responses[0].error_code, 0);
     }
+    // Kafka counts the partitions of a whole request.
+    for count in [10_001, 10_000] {
+        let results = create(&mut client, 7, vec![topic("n", count, 1), topic("beside", 1, 1)]).await;
+        assert_eq!(results.iter().map(|result| result.error_code).collect::<Vec<_>>(), [44, 44]);
+    }
     let results = create(&mut client, 7, vec![topic("twice", 1, 1), topic("twice", 1, 1)]).await;
     assert_eq!((results.len(), results[0].error_code), (1, ErrorCode::InvalidRequest.code()));
     let validate =
         CreateTopicsRequest { topics: vec![topic("only", 2, 1)], timeout_ms: 10_000, validate_only: true };
-    assert_eq!(client.call(7, &validate).await.topics[0].error_code, 0);
+    let looked_at = client.call(7, &validate).await.topics.remove(0);
+    assert_eq!((looked_at.error_code, looked_at.topic_id.is_zero()), (0, false));
     assert_eq!(client.metadata(Some("only")).await.topics[0].error_code, 3, "nothing was made");
     let made = create(&mut client, 7, vec![assigned(-1, vec![1])]).await.remove(0);
     assert_eq!((made.error_code, made.num_partitions), (0, 1));
@@ -204,7 +209,7 @@ async fn partitions_are_added_and_never_taken_away() {
         timeout_ms: 10_000,
         validate_only: false,
     };
-    for (name, count, code) in [("t", 2, 37), ("t", 1, 37), ("t", 0, 37), ("t", 10_001, 37), ("none", 3, 3)] {
+    for (name, count, code) in [("t", 2, 37), ("t", 1, 37), ("t", 0, 37), ("t", 10_001, 44), ("none", 3, 3)] {
         assert_eq!(client.call(3, &grow(name, count)).await.results[0].error_code, code, "{name} {count}");
     }
     assert_eq!(client.call(3, &grow("t", 5)).await.results[0].error_code, 0);
@@ -229,10 +234,37 @@ async fn topics_are_deleted_by_name_and_by_id() {
         state(None, Uuid::ZERO),
         state(Some("a"), id),
     ];
-    let request = DeleteTopicsRequest { topics, timeout_ms: 10_000, ..DeleteTopicsRequest::default() };
-    let codes: Vec<i16> =
-        client.call(6, &request).await.responses.iter().map(|result| result.error_code).collect();
-    assert_eq!(codes, [0, 0, 3, 100, 42, 42]);
+    let delete =
+        |topics| DeleteTopicsRequest { topics, timeout_ms: 10_000, ..DeleteTopicsRequest::default() };
+    let answered = async |client: &mut RawClient, topics| {
+        let responses = client.call(6, &delete(topics)).await.responses;
+        let mut told: Vec<_> = responses
+            .iter()
+            .map(|one| (one.error_code, one.name.as_ref().map(ToString::to_string), one.topic_id == id))
+            .collect();
+        told.sort();
+        told
+    };
+    let name = |name: &str| Some(name.to_owned());
+    // What is named twice stays, and is answered once: by its name, by its id, by both.
+    for (twice, told) in [
+        (vec![state(Some("b"), Uuid::ZERO), state(Some("b"), Uuid::ZERO)], (42, name("b"), false)),
+        (vec![state(None, id), state(None, id)], (42, None, true)),
+        (vec![state(Some("b"), Uuid::ZERO), state(None, id)], (42, name("b"), true)),
+    ] {
+        assert_eq!(answered(&mut client, twice).await, [told]);
+    }
+    assert_eq!(
+        answered(&mut client, topics).await,
+        [
+            (0, name("a"), false),
+            (0, name("b"), true),
+            (3, name("none"), false),
+            (42, None, false),
+            (42, name("a"), true),
+            (100, None, false),
+        ]
+    );
     assert_eq!(client.metadata(None).await.topics.len(), 0);
     node.stop().await;
 }
@@ -327,7 +359,7 @@ async fn consoles_see_the_data_directory_and_what_has_settings() {
     }
     let listed = client.call(1, &ListConfigResourcesRequest::default()).await.config_resources;
     let listed: Vec<_> = listed.iter().map(|r| (r.resource_type, r.resource_name.to_string())).collect();
-    assert_eq!(listed, [(2, "a".to_owned()), (4, "1".to_owned())]);
+    assert_eq!(listed, [(8, "1".to_owned()), (4, "1".to_owned()), (2, "a".to_owned())]);
     assert_eq!(client.call(0, &ListConfigResourcesRequest::default()).await.config_resources.len(), 0);
     node.stop().await;
 }
