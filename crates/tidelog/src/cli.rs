@@ -16,14 +16,20 @@ mod table;
 mod tier;
 mod topic;
 
-use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    process::ExitCode,
+};
 
 use anyhow::Result;
-use clap::{Args, Parser, Subcommand, ValueEnum as _};
+use clap::{ArgGroup, Args, CommandFactory as _, Parser, Subcommand, ValueEnum as _, error::ErrorKind};
 
 use crate::{
     config::{Address, LogFormat, Overrides},
-    demo, telemetry,
+    demo,
+    printable::printable,
+    telemetry,
 };
 
 #[doc(hidden)]
@@ -49,7 +55,7 @@ enum Verb {
     /// Topics: create, list, describe, alter, delete.
     #[command(subcommand)]
     Topic(topic::Verb),
-    /// Consumer groups: list, describe, reset their offsets, delete.
+    /// Consumer groups: list, describe, show and alter their settings, reset their offsets, delete.
     #[command(subcommand)]
     Group(group::Verb),
     /// Writes the lines of standard input as records.
@@ -76,6 +82,40 @@ pub(crate) struct Bootstrap {
     /// One JSON document on standard output.
     #[arg(long, global = true)]
     pub(crate) json: bool,
+}
+
+/// What a verb changes of the settings of a topic or a group.
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("change").required(true).multiple(true).args(["set", "unset"])))]
+pub(crate) struct Changes {
+    /// A setting by Kafka's name, key=value; may be repeated.
+    #[arg(long = "set", alias = "config", value_name = "KEY=VALUE", value_parser = parse_setting)]
+    set: Vec<(String, String)>,
+    /// A setting to go back to the broker's; may be repeated.
+    #[arg(long, value_name = "KEY")]
+    unset: Vec<String>,
+}
+
+impl Changes {
+    /// What is wrong with them together: a key has one value, or none.
+    fn wrong(&self) -> Option<String> {
+        let both = self.unset.iter().find(|unset| self.set.iter().any(|(key, _)| key == unset.trim()));
+        both.map(|key| format!("{key} is both set and unset")).or_else(|| set_twice(&self.set))
+    }
+
+    /// The keys, with their values where they are set. To unset one twice is to unset it.
+    fn into_pairs(self) -> Vec<(String, Option<String>)> {
+        let set = self.set.into_iter().map(|(key, value)| (key, Some(value)));
+        let unset: BTreeSet<String> = self.unset.into_iter().map(|key| key.trim().to_owned()).collect();
+        set.chain(unset.into_iter().map(|key| (key, None))).collect()
+    }
+}
+
+/// Which key has two values.
+fn set_twice(set: &[(String, String)]) -> Option<String> {
+    let mut keys = BTreeSet::new();
+    let twice = set.iter().find(|(key, _)| !keys.insert(key))?;
+    Some(format!("{} is set twice", twice.0))
 }
 
 /// Where a verb that asks the admin HTTP listener connects.
@@ -179,7 +219,19 @@ fn parse_setting(text: &str) -> Result<(String, String), String> {
     Ok((key.trim().to_owned(), value.to_owned()))
 }
 
+/// What a program ends with whose usage is wrong, as the parser of flags has it.
+const WRONG_USAGE: u8 = 2;
+
 impl Verb {
+    /// What is wrong with flags that are right each by itself.
+    fn wrong(&self) -> Option<String> {
+        match self {
+            Self::Topic(verb) => verb.wrong(),
+            Self::Group(verb) => verb.wrong(),
+            _ => None,
+        }
+    }
+
     /// Whether one JSON document is asked for.
     fn wants_json(&self) -> bool {
         match self {
@@ -199,6 +251,12 @@ impl Verb {
 /// Runs a verb to its end.
 #[must_use]
 pub fn run(command_line: CommandLine) -> ExitCode {
+    if let Some(wrong) = command_line.verb.wrong() {
+        let usage = CommandLine::command().error(ErrorKind::ArgumentConflict, printable(&wrong));
+        // Where standard error is closed there is nobody to tell.
+        let _ = usage.print();
+        return ExitCode::from(WRONG_USAGE);
+    }
     let as_json = command_line.verb.wants_json();
     let outcome = match command_line.verb {
         Verb::Serve(options) => serve::run(&options),

@@ -22,7 +22,9 @@ use tidelog_wire::{
     messages::{MetadataRequest, MetadataResponse, metadata::MetadataRequestTopic},
 };
 
-pub use admin::{Admin, ConfigEntry, NewTopic};
+use crate::printable::printable;
+
+pub use admin::{Admin, ConfigEntry, Configured, NewTopic};
 pub use connection::{Connection, ConnectionError};
 pub use groups::{GroupAdmin, GroupDescription, GroupMember, ListedGroup, LookedUp, Place};
 pub use partitioner::partition_of;
@@ -43,7 +45,7 @@ pub enum ClientError {
     #[error(transparent)]
     Connection(#[from] ConnectionError),
     /// The broker refused.
-    #[error("{what}: {}", refusal(*code, message.as_deref()))]
+    #[error("{}: {}", printable(what), refusal(*code, message.as_deref()))]
     Refused {
         /// What was asked.
         what: String,
@@ -70,7 +72,7 @@ pub enum ClientError {
 fn refusal(code: i16, message: Option<&str>) -> String {
     let name = ErrorCode::from_code(code).map_or_else(|| format!("error {code}"), |known| known.to_string());
     match message {
-        Some(message) => format!("{name}: {message}"),
+        Some(message) => format!("{name}: {}", printable(message)),
         None => name,
     }
 }

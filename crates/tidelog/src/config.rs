@@ -249,7 +249,7 @@ impl NodeConfig {
         {
             wrong.push(format!("store: {error}"));
         }
-        describe_itself(&mut settings, node_id, file.rack.as_deref(), &listeners);
+        describe_itself(&mut settings, node_id, &data_dir, file.rack.as_deref(), &listeners);
         Some(Self {
             node_id: BrokerId(node_id),
             rack: file.rack,
@@ -310,6 +310,7 @@ const NAMED_ELSEWHERE: [(&str, &str); 7] = [
 fn describe_itself(
     settings: &mut BTreeMap<String, String>,
     node_id: i32,
+    data_dir: &Path,
     rack: Option<&str>,
     listeners: &[Listener],
 ) {
@@ -317,6 +318,8 @@ fn describe_itself(
         listeners.iter().map(|one| format!("{}://{}", one.name, address(one))).collect::<Vec<_>>().join(",")
     };
     settings.insert("node.id".to_owned(), node_id.to_string());
+    settings.insert("broker.id".to_owned(), node_id.to_string());
+    settings.insert("log.dirs".to_owned(), data_dir.display().to_string());
     settings.insert("listeners".to_owned(), join(|listener| &listener.listen));
     settings.insert("advertised.listeners".to_owned(), join(|listener| &listener.advertise));
     if let Some(rack) = rack {

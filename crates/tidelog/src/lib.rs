@@ -11,4 +11,5 @@ pub mod client;
 pub mod config;
 pub mod demo;
 pub mod node;
+mod printable;
 pub mod telemetry;

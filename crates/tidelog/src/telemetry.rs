@@ -6,7 +6,10 @@ use tracing_subscriber::{
     Layer as _, filter::Targets, layer::SubscriberExt as _, util::SubscriberInitExt as _,
 };
 
-use crate::config::LogFormat;
+use crate::{
+    config::LogFormat,
+    printable::{printable, printable_lines},
+};
 
 /// What is logged where `TIDELOG_LOG` says nothing: our own events, and of the libraries what needs a person.
 const FILTER_DEFAULT: &str = "warn,tidelog=info,tidelog_broker=info,tidelog_controller=info,tidelog_log=info,\
@@ -63,13 +66,13 @@ fn filter(asked: Option<&str>, otherwise: &str) -> Targets {
 /// Says on standard error why a verb failed, cause by cause.
 pub fn complain(error: &anyhow::Error) {
     // Where standard error is closed there is nobody to tell.
-    let _ = writeln!(std::io::stderr(), "error: {error:#}");
+    let _ = writeln!(std::io::stderr(), "error: {}", printable_lines(&format!("{error:#}")));
 }
 
 /// Says on standard error what a verb's output does not: what it left undone, what a cell without a value is for.
 pub fn remark(words: &str) {
     // Where standard error is closed there is nobody to tell.
-    let _ = writeln!(std::io::stderr(), "note: {words}");
+    let _ = writeln!(std::io::stderr(), "note: {}", printable(words));
 }
 
 #[cfg(test)]

@@ -28,13 +28,13 @@ pub(crate) struct Options {
     #[arg(value_parser = topic_name)]
     topic: TopicName,
     /// Only this partition.
-    #[arg(long, value_parser = parse_partition)]
+    #[arg(long, value_parser = parse_partition, allow_negative_numbers = true)]
     partition: Option<usize>,
     /// Where to start: beginning, end, an offset, or @ and a time in milliseconds since 1970.
-    #[arg(long, default_value = "beginning", value_parser = parse_start)]
+    #[arg(long, default_value = "beginning", value_parser = parse_start, allow_negative_numbers = true)]
     from: StartAt,
     /// Stop after so many records.
-    #[arg(long, value_parser = parse_whole)]
+    #[arg(long, value_parser = parse_whole, allow_negative_numbers = true)]
     count: Option<u64>,
     /// Wait for records that are yet to come, until Ctrl-C.
     #[arg(long)]

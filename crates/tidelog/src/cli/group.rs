@@ -2,6 +2,7 @@
 
 mod describe;
 mod reset;
+mod settings;
 mod time;
 
 use std::process::ExitCode;
@@ -11,7 +12,7 @@ use clap::{Subcommand, builder::NonEmptyStringValueParser};
 use serde_json::{Value, json};
 
 use super::{Bootstrap, Table, output::error_fields, print_json};
-use crate::{client::GroupAdmin, telemetry};
+use crate::{client::GroupAdmin, printable::named, telemetry};
 
 /// Kafka's words for where a group stands, of both protocols.
 const STATES: [&str; 7] =
@@ -29,18 +30,27 @@ pub(crate) enum Verb {
     },
     /// Shows a group's members, and how far it is in each partition.
     Describe {
-        /// Its name.
+        /// Its name; empty ("") is a name, too.
+        group: String,
+        #[command(flatten)]
+        bootstrap: Bootstrap,
+    },
+    /// Shows a group's settings, and which of them it sets itself.
+    Config {
+        /// Its name; there need not be such a group yet.
         #[arg(value_parser = NonEmptyStringValueParser::new())]
         group: String,
         #[command(flatten)]
         bootstrap: Bootstrap,
     },
+    /// Changes a group's settings.
+    Alter(settings::Alter),
     /// Moves the committed offsets of a group that nobody is in: shows what would be, and does it with --execute.
     ResetOffsets(reset::Options),
     /// Deletes groups that nobody is in, with their offsets.
     Delete {
         /// Their names.
-        #[arg(required = true, value_name = "GROUP", value_parser = NonEmptyStringValueParser::new())]
+        #[arg(required = true, value_name = "GROUP")]
         groups: Vec<String>,
         #[command(flatten)]
         bootstrap: Bootstrap,
@@ -48,11 +58,20 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
+    pub(super) fn wrong(&self) -> Option<String> {
+        match self {
+            Self::Alter(options) => options.changes.wrong(),
+            _ => None,
+        }
+    }
+
     pub(super) fn wants_json(&self) -> bool {
         match self {
             Self::List { bootstrap, .. }
             | Self::Describe { bootstrap, .. }
+            | Self::Config { bootstrap, .. }
             | Self::Delete { bootstrap, .. } => bootstrap.json,
+            Self::Alter(options) => options.bootstrap.json,
             Self::ResetOffsets(options) => options.bootstrap.json,
         }
     }
@@ -67,6 +86,8 @@ pub(crate) async fn run(verb: Verb) -> Result<ExitCode> {
     match verb {
         Verb::List { states, bootstrap } => list(&states, &bootstrap).await,
         Verb::Describe { group, bootstrap } => describe::run(&group, &bootstrap).await,
+        Verb::Config { group, bootstrap } => settings::show(&group, &bootstrap).await,
+        Verb::Alter(options) => settings::alter(options).await,
         Verb::ResetOffsets(options) => reset::run(options).await,
         Verb::Delete { groups, bootstrap } => delete(&groups, &bootstrap).await,
     }
@@ -80,7 +101,7 @@ async fn list(states: &[&str], bootstrap: &Bootstrap) -> Result<ExitCode> {
     }
     let mut table = Table::new(&["GROUP", "STATE", "TYPE", "PROTOCOL TYPE"]);
     for group in groups {
-        table.row([group.group, group.state, group.kind, told(&group.protocol_type)]);
+        table.row([named(&group.group).to_owned(), group.state, group.kind, told(&group.protocol_type)]);
     }
     table.print()?;
     Ok(ExitCode::SUCCESS)
@@ -94,12 +115,13 @@ async fn delete(groups: &[String], bootstrap: &Bootstrap) -> Result<ExitCode> {
     for group in groups {
         match admin.delete(group).await {
             Ok(()) => {
-                table.row([group.clone(), "deleted".to_owned()]);
+                table.row([named(group).to_owned(), "deleted".to_owned()]);
                 rows.push(json!({ "group": group, "result": "deleted" }));
             }
             Err(error) => {
                 let code = error.code().map(|code| code.to_string());
-                table.row([group.clone(), code.clone().unwrap_or_else(|| "not deleted".to_owned())]);
+                table
+                    .row([named(group).to_owned(), code.clone().unwrap_or_else(|| "not deleted".to_owned())]);
                 rows.push(json!({ "group": group, "result": "not deleted", "code": code }));
                 failures.push(anyhow::Error::from(error));
             }

@@ -1,10 +1,13 @@
 //! What verbs print: a table, or one JSON document.
 
+use std::fmt::Write as _;
+
 use anyhow::Result;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::output;
+use crate::printable::printable;
 
 /// Rows under a header, printed with columns as wide as their widest cell.
 #[derive(Debug)]
@@ -19,9 +22,9 @@ impl Table {
         Self { header: header.to_vec(), rows: Vec::new() }
     }
 
-    /// Adds a row with a cell for each column.
+    /// Adds a row with a cell for each column; what would act on a terminal is escaped.
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().collect());
+        self.rows.push(cells.into_iter().map(|cell| printable(&cell).into_owned()).collect());
     }
 
     /// The table as text; a number stands to the right.
@@ -77,11 +80,23 @@ pub(crate) fn text(value: &Value) -> String {
     }
 }
 
+/// A JSON document and a line's end. JSON leaves some control characters as they are; none stands outside of a text.
+fn json_text(document: &impl Serialize) -> Result<String> {
+    let mut text = String::new();
+    for character in serde_json::to_string_pretty(document)?.chars() {
+        if character.is_control() && character != '\n' {
+            write!(text, "\\u{:04x}", u32::from(character))?;
+        } else {
+            text.push(character);
+        }
+    }
+    text.push('\n');
+    Ok(text)
+}
+
 /// Prints one JSON document and a line's end on standard output.
 pub(crate) fn print_json(document: &impl Serialize) -> Result<()> {
-    let mut text = serde_json::to_string_pretty(document)?;
-    text.push('\n');
-    output::print(&text)
+    output::print(&json_text(document)?)
 }
 
 #[cfg(test)]
@@ -94,5 +109,22 @@ mod tests {
         table.row(["flights".to_owned(), "6".to_owned()]);
         table.row(["a".to_owned(), "12".to_owned()]);
         assert_eq!(table.render(), "TOPIC    PARTITIONS\nflights           6\na                12\n");
+    }
+
+    #[test]
+    fn a_cell_feigns_no_line_and_no_column() {
+        let mut table = Table::new(&["GROUP", "STATE"]);
+        table.row(["a\nb\u{1b}[2J".to_owned(), "Empty".to_owned()]);
+        table.row(["grün".to_owned(), "Stable".to_owned()]);
+        let lines = "GROUP          STATE\na\\nb\\u{1b}[2J  Empty\ngrün           Stable\n";
+        assert_eq!(table.render(), lines);
+    }
+
+    #[test]
+    fn a_document_has_no_control_characters_and_is_read_as_what_was_written() {
+        let document = serde_json::json!({ "group": "a\n\u{1b}\u{9b}\u{7f}ü" });
+        let text = json_text(&document).unwrap();
+        assert_eq!(text, "{\n  \"group\": \"a\\n\\u001b\\u009b\\u007fü\"\n}\n");
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), document);
     }
 }

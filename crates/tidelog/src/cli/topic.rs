@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use clap::{ArgGroup, Args, Subcommand};
+use clap::{Args, Subcommand};
 use serde_json::json;
 use tidelog_types::TopicName;
 
-use super::{Bootstrap, Table, parse_setting, print_json};
-use crate::client::{Admin, NewTopic, TopicMetadata};
+use super::{Bootstrap, Changes, Table, parse_setting, print_json, set_twice};
+use crate::client::{Admin, Configured, NewTopic, TopicMetadata};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
@@ -18,7 +18,7 @@ pub(crate) enum Verb {
         #[arg(value_parser = topic_name)]
         name: TopicName,
         /// How many partitions [default: the broker's num.partitions].
-        #[arg(long)]
+        #[arg(long, allow_negative_numbers = true)]
         partitions: Option<u32>,
         /// A setting by Kafka's name, key=value; may be repeated.
         #[arg(long = "set", alias = "config", value_name = "KEY=VALUE", value_parser = parse_setting)]
@@ -52,22 +52,25 @@ pub(crate) enum Verb {
 }
 
 #[derive(Debug, Args)]
-#[command(group(ArgGroup::new("change").required(true).multiple(true).args(["set", "unset"])))]
 pub(crate) struct Alter {
     /// The topic's name.
     #[arg(value_parser = topic_name)]
     name: TopicName,
-    /// A setting by Kafka's name, key=value; may be repeated.
-    #[arg(long = "set", alias = "config", value_name = "KEY=VALUE", value_parser = parse_setting)]
-    set: Vec<(String, String)>,
-    /// A setting to go back to the broker's; may be repeated.
-    #[arg(long, value_name = "KEY")]
-    unset: Vec<String>,
+    #[command(flatten)]
+    changes: Changes,
     #[command(flatten)]
     bootstrap: Bootstrap,
 }
 
 impl Verb {
+    pub(super) fn wrong(&self) -> Option<String> {
+        match self {
+            Self::Create { configs, .. } => set_twice(configs),
+            Self::Alter(alter) => alter.changes.wrong(),
+            Self::List { .. } | Self::Describe { .. } | Self::Delete { .. } => None,
+        }
+    }
+
     pub(super) fn wants_json(&self) -> bool {
         match self {
             Self::Create { bootstrap, .. }
@@ -95,9 +98,7 @@ pub(crate) async fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Describe { name, bootstrap } => describe(&name, &bootstrap).await?,
         Verb::Alter(alter) => {
             let mut admin = Admin::connect(&alter.bootstrap.bootstrap).await?;
-            let set = alter.set.into_iter().map(|(key, value)| (key, Some(value)));
-            let changes: Vec<_> = set.chain(alter.unset.into_iter().map(|key| (key, None))).collect();
-            admin.alter_topic(&alter.name, &changes).await?;
+            admin.alter(Configured::Topic(&alter.name), &alter.changes.into_pairs()).await?;
             show_done(&alter.name, "altered", alter.bootstrap.json)?;
         }
         Verb::Delete { name, bootstrap } => {
@@ -158,7 +159,8 @@ async fn list(bootstrap: &Bootstrap) -> Result<()> {
 async fn describe(name: &TopicName, bootstrap: &Bootstrap) -> Result<()> {
     let mut admin = Admin::connect(&bootstrap.bootstrap).await?;
     let topic = admin.topic(name).await?;
-    let configs = admin.describe_topic_configs(name).await.context("read the topic's settings")?;
+    let configs =
+        admin.describe_configs(Configured::Topic(name)).await.context("read the topic's settings")?;
     if bootstrap.json {
         let partitions: Vec<_> = topic
             .leaders

@@ -1,4 +1,6 @@
-//! The calls behind the verbs `topic` and `cluster`.
+//! The calls behind the verbs `topic` and `cluster`, and the settings of groups.
+
+use std::fmt;
 
 use tidelog_types::TopicName;
 use tidelog_wire::{
@@ -12,8 +14,49 @@ use tidelog_wire::{
 
 use super::{ADMIN_TIMEOUT, ClientError, Connection, METADATA_VERSION, TopicMetadata, check, topic_metadata};
 
-/// Kafka's number of the resource type "topic".
-const RESOURCE_TOPIC: i8 = 2;
+/// Whose settings are asked for.
+#[derive(Debug, Clone, Copy)]
+pub enum Configured<'a> {
+    /// A topic's, by its name.
+    Topic(&'a TopicName),
+    /// A group's, by its id.
+    Group(&'a str),
+}
+
+impl Configured<'_> {
+    /// Kafka's number of the resource type.
+    const fn resource_type(self) -> i8 {
+        match self {
+            Self::Topic(_) => 2,
+            Self::Group(_) => 32,
+        }
+    }
+
+    /// Kafka's number of the source of what it set itself.
+    const fn own_source(self) -> i8 {
+        match self {
+            Self::Topic(_) => 1,
+            Self::Group(_) => 8,
+        }
+    }
+
+    fn name(&self) -> &str {
+        match self {
+            Self::Topic(name) => name.as_str(),
+            Self::Group(group) => group,
+        }
+    }
+}
+
+impl fmt::Display for Configured<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self {
+            Self::Topic(_) => "topic",
+            Self::Group(_) => "group",
+        };
+        write!(f, "{kind} {}", self.name())
+    }
+}
 
 /// A topic to be created.
 #[derive(Debug, Clone)]
@@ -26,14 +69,14 @@ pub struct NewTopic {
     pub configs: Vec<(String, String)>,
 }
 
-/// One setting of a topic as the broker tells it.
+/// One setting of a topic or a group as the broker tells it.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct ConfigEntry {
     /// Kafka's name.
     pub name: String,
     /// The value in force.
     pub value: Option<String>,
-    /// Whether the topic itself sets it.
+    /// Whether the topic or the group itself sets it.
     pub overridden: bool,
 }
 
@@ -94,13 +137,13 @@ impl Admin {
         check(|| format!("delete topic {name}"), result.error_code, result.error_message.as_ref())
     }
 
-    /// Sets settings of a topic, or removes its own where the value is none.
+    /// Sets settings of a topic or a group, or removes its own where the value is none.
     ///
     /// # Errors
     /// [`ClientError::Refused`] with Kafka's code; nothing is changed then.
-    pub async fn alter_topic(
+    pub async fn alter(
         &mut self,
-        name: &TopicName,
+        whose: Configured<'_>,
         changes: &[(String, Option<String>)],
     ) -> Result<(), ClientError> {
         let configs = changes
@@ -112,38 +155,34 @@ impl Admin {
             })
             .collect();
         let resource = incremental_alter_configs::AlterConfigsResource {
-            resource_type: RESOURCE_TOPIC,
-            resource_name: name.as_str().into(),
+            resource_type: whose.resource_type(),
+            resource_name: whose.name().into(),
             configs,
         };
         let request = IncrementalAlterConfigsRequest { resources: vec![resource], validate_only: false };
         let answer = self.connection.call(1, &request, ADMIN_TIMEOUT).await?;
         let result = answer.responses.into_iter().next().ok_or(ClientError::Incomplete("the resource"))?;
-        check(|| format!("alter topic {name}"), result.error_code, result.error_message.as_ref())
+        check(|| format!("alter {whose}"), result.error_code, result.error_message.as_ref())
     }
 
-    /// Every setting of a topic.
+    /// Every setting of a topic or a group.
     ///
     /// # Errors
     /// [`ClientError::Refused`] with Kafka's code.
-    pub async fn describe_topic_configs(
-        &mut self,
-        name: &TopicName,
-    ) -> Result<Vec<ConfigEntry>, ClientError> {
-        const DYNAMIC_TOPIC_CONFIG: i8 = 1;
+    pub async fn describe_configs(&mut self, whose: Configured<'_>) -> Result<Vec<ConfigEntry>, ClientError> {
         let resource = describe_configs::DescribeConfigsResource {
-            resource_type: RESOURCE_TOPIC,
-            resource_name: name.as_str().into(),
+            resource_type: whose.resource_type(),
+            resource_name: whose.name().into(),
             configuration_keys: None,
         };
         let request = DescribeConfigsRequest { resources: vec![resource], ..Default::default() };
         let answer = self.connection.call(4, &request, ADMIN_TIMEOUT).await?;
         let result = answer.results.into_iter().next().ok_or(ClientError::Incomplete("the resource"))?;
-        check(|| format!("describe topic {name}"), result.error_code, result.error_message.as_ref())?;
+        check(|| format!("describe {whose}"), result.error_code, result.error_message.as_ref())?;
         let entry = |config: describe_configs::DescribeConfigsResourceResult| ConfigEntry {
             name: config.name.to_string(),
             value: config.value.map(|value| value.to_string()),
-            overridden: config.config_source == DYNAMIC_TOPIC_CONFIG,
+            overridden: config.config_source == whose.own_source(),
         };
         Ok(result.configs.into_iter().map(entry).collect())
     }

@@ -25,6 +25,7 @@ use tidelog_wire::{
 };
 
 use super::{ADMIN_TIMEOUT, ClientError, Connection, METADATA_VERSION, assignment, check};
+use crate::printable::named as named_group;
 
 const FIND_COORDINATOR_VERSION: i16 = 4;
 const LIST_GROUPS_VERSION: i16 = 5;
@@ -115,7 +116,7 @@ impl GroupDescription {
     #[must_use]
     pub fn not_found(group: &str) -> ClientError {
         let code = ErrorCode::GroupIdNotFound.code();
-        ClientError::Refused { what: format!("group {group}"), code, message: None }
+        ClientError::Refused { what: format!("group {}", named_group(group)), code, message: None }
     }
 }
 
@@ -181,14 +182,17 @@ impl GroupAdmin {
         let code = |answer: &tidelog_wire::messages::DescribeGroupsResponse| {
             answer.groups.first().map_or(0, |group| group.error_code)
         };
-        let what = || format!("describe group {group}");
+        let what = || format!("describe group {}", named_group(group));
         let (coordinator, answer) =
             self.ask_coordinator(group, DESCRIBE_GROUPS_VERSION, &request, code, what).await?;
         let found = answer.groups.into_iter().next().ok_or(ClientError::Incomplete("the group"))?;
         let found = classic(found, coordinator);
-        // A group whose members let the broker hand out the partitions is none to that question.
-        let other =
-            if found.is_dead() { self.describe_consumer(group, &found.coordinator).await? } else { None };
+        // A group whose members let the broker hand out the partitions is none to that question. None of these has an empty name.
+        let other = if found.is_dead() && !group.is_empty() {
+            self.describe_consumer(group, &found.coordinator).await?
+        } else {
+            None
+        };
         Ok(other.unwrap_or(found))
     }
 
@@ -213,7 +217,11 @@ impl GroupAdmin {
         if found.error_code == ErrorCode::GroupIdNotFound.code() {
             return Ok(None);
         }
-        check(|| format!("describe group {group}"), found.error_code, found.error_message.as_ref())?;
+        check(
+            || format!("describe group {}", named_group(group)),
+            found.error_code,
+            found.error_message.as_ref(),
+        )?;
         Ok(Some(consumer(found, coordinator)))
     }
 
@@ -227,7 +235,7 @@ impl GroupAdmin {
         let code = |answer: &tidelog_wire::messages::OffsetFetchResponse| {
             answer.groups.first().map_or(0, |group| group.error_code)
         };
-        let what = || format!("fetch the offsets of group {group}");
+        let what = || format!("fetch the offsets of group {}", named_group(group));
         let (_, answer) = self.ask_coordinator(group, OFFSET_FETCH_VERSION, &request, code, what).await?;
         let found = answer.groups.into_iter().next().ok_or(ClientError::Incomplete("the group"))?;
         let mut offsets = BTreeMap::new();
@@ -274,7 +282,7 @@ impl GroupAdmin {
                 let mut partitions = answer.topics.iter().flat_map(|topic| &topic.partitions);
                 partitions.find(|partition| partition.error_code != 0).map_or(0, |found| found.error_code)
             };
-            let what = || format!("commit offsets of group {group}");
+            let what = || format!("commit offsets of group {}", named_group(group));
             self.ask_coordinator(group, OFFSET_COMMIT_VERSION, &request, code, what).await?;
         }
         Ok(())
@@ -289,7 +297,7 @@ impl GroupAdmin {
         let code = |answer: &tidelog_wire::messages::DeleteGroupsResponse| {
             answer.results.first().map_or(0, |result| result.error_code)
         };
-        let what = || format!("delete group {group}");
+        let what = || format!("delete group {}", named_group(group));
         self.ask_coordinator(group, DELETE_GROUPS_VERSION, &request, code, what).await?;
         Ok(())
     }
@@ -419,7 +427,7 @@ impl GroupAdmin {
             if patience.again(found.error_code).await {
                 continue;
             }
-            let looked_for = || format!("find the coordinator of group {group}");
+            let looked_for = || format!("find the coordinator of group {}", named_group(group));
             check(looked_for, found.error_code, found.error_message.as_ref())?;
             let address = format!("{}:{}", found.host, found.port);
             let answer = self.call(Some(&address), version, request).await?;

@@ -138,6 +138,44 @@ async fn a_group_is_listed_described_reset_and_deleted() {
 }
 
 #[tokio::test]
+async fn a_group_may_have_any_name_and_is_named_by_it() {
+    let folder = Folder::new();
+    let node = node(&folder).await;
+    node.verb(&["topic", "create", "lines"]).await;
+    node.produce("lines", "a\nb\n").await;
+    let strange = "grün\n\u{1b}[2J";
+    for group in ["", strange] {
+        let reset = ["group", "reset-offsets", group, "--topic", "lines", "--to-offset", "1", "--execute"];
+        assert_eq!(node.run_plain(&reset).await.code, Some(0));
+    }
+    let listed = node.run_plain(&["group", "list"]).await;
+    let row = |name: &str| format!("{name:<15}  Empty  classic              -\n");
+    let table = format!(
+        "{:<15}  STATE  TYPE     PROTOCOL TYPE\n{}{}",
+        "GROUP",
+        row("\"\""),
+        row("grün\\n\\u{1b}[2J")
+    );
+    assert_eq!(told(&listed), (Some(0), table.as_str(), ""));
+    let names = node.verb(&["group", "list"]).await;
+    assert_eq!((&names["groups"][0]["group"], &names["groups"][1]["group"]), (&json!(""), &json!(strange)));
+    for (group, shown) in [("", "\"\""), (strange, "grün\\n\\u{1b}[2J")] {
+        assert_eq!(node.verb(&["group", "describe", group]).await["lag"], 1);
+        let described = node.run_plain(&["group", "describe", group]).await;
+        assert!(described.output.lines().nth(1).unwrap().starts_with(&format!("{shown} ")), "{described:?}");
+        let gone = node.run_plain(&["group", "delete", group]).await;
+        assert_eq!(
+            (gone.code, gone.output.lines().nth(1).unwrap()),
+            (Some(0), &*format!("{shown:<5}  deleted"))
+        );
+        let failed = node.run_plain(&["group", "describe", group]).await;
+        let words = format!("error: group {shown}: GROUP_ID_NOT_FOUND\n");
+        assert_eq!(told(&failed), (Some(1), "", words.as_str()));
+    }
+    assert_eq!(node.stop().await.code, Some(0));
+}
+
+#[tokio::test]
 async fn a_group_with_members_is_described_and_neither_reset_nor_deleted() {
     let folder = Folder::new();
     let node = node(&folder).await;
@@ -165,7 +203,8 @@ async fn a_group_with_members_is_described_and_neither_reset_nor_deleted() {
         address_width = address.len(),
         width = id.len()
     );
-    assert_eq!(told(&described), (Some(0), expected.as_str(), ""));
+    let note = "note: nothing was committed of 1 partition: the lag does not count what is there\n";
+    assert_eq!(told(&described), (Some(0), expected.as_str(), note));
     let document = node.verb(&["group", "describe", "g"]).await;
     assert_eq!(
         document["members"],
@@ -331,4 +370,32 @@ async fn delete_records(node: &Node, topic: &str, offset: i64) {
     let answer = connection.call(2, &request, WAIT).await.unwrap();
     let done = &answer.topics[0].partitions[0];
     assert_eq!((done.error_code, done.low_watermark), (0, offset));
+}
+
+#[tokio::test]
+async fn a_groups_settings_are_shown_and_changed() {
+    let folder = Folder::new();
+    let node = node(&folder).await;
+    let key = "consumer.session.timeout.ms";
+    let of = |document: &Value| {
+        let configs = document["configs"].as_array().unwrap().clone();
+        configs.into_iter().find(|config| config["name"] == key).unwrap()
+    };
+    let shown = node.verb(&["group", "config", "g"]).await;
+    assert_eq!(of(&shown), json!({ "name": key, "value": "45000", "overridden": false }));
+    let set = node.run_plain(&["group", "alter", "g", "--set", "consumer.session.timeout.ms=50000"]).await;
+    assert_eq!(told(&set), (Some(0), "GROUP  RESULT\ng      altered\n", ""));
+    let shown = node.verb(&["group", "config", "g"]).await;
+    assert_eq!(of(&shown), json!({ "name": key, "value": "50000", "overridden": true }));
+    let refused = node.run(&["group", "alter", "g", "--set", "consumer.session.timeout.ms=1"]).await;
+    assert_eq!(refused.code, Some(1));
+    let why = "error: alter group g: INVALID_CONFIG: consumer.session.timeout.ms must be greater than or equal to \
+               group.consumer.min.session.timeout.ms";
+    assert!(refused.errors.starts_with(why), "{}", refused.errors);
+    let unset = node.verb(&["group", "alter", "g", "--unset", key]).await;
+    assert_eq!(unset, json!({ "group": "g", "result": "altered" }));
+    let plain = node.run_plain(&["group", "config", "g"]).await;
+    let line = plain.output.lines().find(|line| line.starts_with(key)).unwrap();
+    assert_eq!(line.split_whitespace().collect::<Vec<_>>()[1..], ["45000", "broker", "or", "default"]);
+    assert_eq!(node.stop().await.code, Some(0));
 }

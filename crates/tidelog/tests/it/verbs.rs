@@ -104,13 +104,15 @@ async fn a_failure_is_one_document_too_and_wrong_usage_is_2() {
         &["cluster"],
         &["group"],
         &["group", "describe"],
-        &["group", "describe", ""],
+        &["group", "config", ""],
+        &["group", "alter", "", "--set", "consumer.session.timeout.ms=50000"],
         &["group", "delete"],
         &["group", "list", "--state", "Asleep"],
         &["group", "reset-offsets", "g", "--all-topics"],
         &["group", "reset-offsets", "g", "--to-latest"],
         &["group", "reset-offsets", "g", "--all-topics", "--to-latest", "--to-earliest"],
         &["group", "reset-offsets", "g", "--all-topics", "--to-datetime", "yesterday"],
+        &["topic", "alter", "t", "--set", "retention.ms=1", "--set", "retention.ms=2"],
         &["cluster", "lift-fence", "t", "0"],
         &["cluster", "lift-fence", "t", "--accept-loss-from", "0"],
         &["cluster", "lift-fence", "t", "0", "--accept-loss-from", "-1"],
@@ -123,6 +125,38 @@ async fn a_failure_is_one_document_too_and_wrong_usage_is_2() {
         assert!(!wrong.errors.is_empty(), "{arguments:?}");
     }
     assert_eq!(node.stop().await.code, Some(0));
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_flags_is_told_in_words_for_it() {
+    let alter = ["group", "alter", "g", "--set", "consumer.session.timeout.ms=50000"];
+    let reset = ["group", "reset-offsets", "g", "--all-topics"];
+    for (arguments, part) in [
+        (
+            [&alter[..], &["--unset", "consumer.session.timeout.ms"]].concat(),
+            "consumer.session.timeout.ms is both set and unset",
+        ),
+        ([&alter[..], &alter[3..]].concat(), "consumer.session.timeout.ms is set twice"),
+        (
+            vec!["topic", "alter", "t", "--unset", "retention.ms", "--set", "retention.ms=1"],
+            "retention.ms is both set and unset",
+        ),
+        (
+            vec!["topic", "create", "t", "--set", "retention.ms=1", "--set", "retention.ms=2"],
+            "retention.ms is set twice",
+        ),
+        ([&reset[..], &["--by-duration", "-PT1H"]].concat(), "a span that is not negative is expected"),
+        ([&reset[..], &["--by-duration", "PT-1H"]].concat(), "a span that is not negative is expected"),
+        ([&reset[..], &["--to-datetime", "-1"]].concat(), "milliseconds since 1970"),
+        (vec!["consume", "t", "--count", "-1"], "a whole number from 0 on is expected"),
+        (vec!["consume", "t", "--partition", "-1"], "a whole number from 0 on is expected"),
+        (vec!["consume", "t", "--from", "-1"], "beginning, end, OFFSET or @TIME is expected"),
+        (vec!["topic", "create", "t", "--partitions", "-1"], "-1 is not in 0..=4294967295"),
+    ] {
+        let wrong = run(&arguments).await;
+        assert_eq!((wrong.code, wrong.output.as_str()), (Some(2), ""), "{arguments:?}: {}", wrong.errors);
+        assert!(wrong.errors.contains(part), "{arguments:?}: {}", wrong.errors);
+    }
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ use super::{number, told};
 use crate::{
     cli::{Bootstrap, Table, print, print_json},
     client::{GroupAdmin, GroupDescription, GroupMember, LookedUp, Place},
+    printable::named,
     telemetry,
 };
 
@@ -49,6 +50,9 @@ pub(super) async fn run(group: &str, bootstrap: &Bootstrap) -> Result<ExitCode> 
     let positions = positions(&offsets, &owners, &starts, &ends);
     for error in positions.iter().filter_map(|position| position.error.as_ref()) {
         telemetry::remark(error);
+    }
+    if let Some(remark) = uncommitted(&positions) {
+        telemetry::remark(&remark);
     }
     if bootstrap.json {
         print_json(&document(&described, &positions))?;
@@ -98,9 +102,18 @@ fn positions<'a>(
     places.into_iter().map(position).collect()
 }
 
-/// The records that the group is behind, as far as it is known.
-fn total_lag(positions: &[Position<'_>]) -> i64 {
-    positions.iter().filter_map(Position::lag).fold(0, i64::saturating_add)
+/// The records that the group is behind, of the partitions where that is known; `None` where it is of none.
+fn total_lag(positions: &[Position<'_>]) -> Option<i64> {
+    positions.iter().filter_map(Position::lag).reduce(i64::saturating_add)
+}
+
+/// What is to be said of partitions that are in no sum.
+fn uncommitted(positions: &[Position<'_>]) -> Option<String> {
+    let count = positions.iter().filter(|position| position.committed.is_none()).count();
+    (count > 0).then(|| {
+        let partitions = if count == 1 { "partition" } else { "partitions" };
+        format!("nothing was committed of {count} {partitions}: the lag does not count what is there")
+    })
 }
 
 fn document(described: &GroupDescription, positions: &[Position<'_>]) -> Value {
@@ -133,13 +146,13 @@ fn text(described: &GroupDescription, positions: &[Position<'_>]) -> String {
     let mut group =
         Table::new(&["GROUP", "STATE", "TYPE", "PROTOCOL TYPE", "PROTOCOL", "MEMBERS", "LAG", "COORDINATOR"]);
     group.row([
-        described.group.clone(),
+        named(&described.group).to_owned(),
         described.state.clone(),
         described.kind.to_owned(),
         told(&described.protocol_type),
         told(&described.protocol),
         described.members.len().to_string(),
-        total_lag(positions).to_string(),
+        number(total_lag(positions)),
         described.coordinator.clone(),
     ]);
     let mut members = Table::new(&["MEMBER", "INSTANCE", "CLIENT", "HOST", "ASSIGNED"]);
@@ -268,6 +281,22 @@ mod tests {
         };
         assert_eq!(position(9, 4).lag(), Some(0));
         assert_eq!(position(4, 9).lag(), Some(5));
-        assert_eq!(total_lag(&[position(0, i64::MAX), position(0, i64::MAX)]), i64::MAX);
+        assert_eq!(total_lag(&[position(0, i64::MAX), position(0, i64::MAX)]), Some(i64::MAX));
+        assert_eq!(uncommitted(&[position(0, 1)]), None);
+    }
+
+    #[test]
+    fn a_group_that_never_committed_has_no_lag_and_it_is_said() {
+        let never = Position {
+            place: place("a", 0),
+            committed: None,
+            log_start: Some(0),
+            log_end: Some(9),
+            member: None,
+            error: None,
+        };
+        assert_eq!(total_lag(std::slice::from_ref(&never)), None);
+        let said = "nothing was committed of 1 partition: the lag does not count what is there";
+        assert_eq!(uncommitted(&[never]).as_deref(), Some(said));
     }
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::Result;
-use clap::{ArgGroup, Args, builder::NonEmptyStringValueParser};
+use clap::{ArgGroup, Args};
 use serde_json::json;
 use tidelog_runtime::{Clock as _, SystemClock};
 use tidelog_types::{Timestamp, TopicName};
@@ -20,6 +20,7 @@ use super::{
 use crate::{
     cli::{Bootstrap, Table, print_json},
     client::{ClientError, GroupAdmin, GroupDescription, LookedUp, Place},
+    printable::named,
     telemetry,
 };
 
@@ -29,8 +30,7 @@ use crate::{
     "to_earliest", "to_latest", "to_offset", "shift_by", "to_datetime", "by_duration",
 ])))]
 pub(crate) struct Options {
-    /// The group's name.
-    #[arg(value_parser = NonEmptyStringValueParser::new())]
+    /// The group's name; empty ("") is a name, too.
     group: String,
     /// A topic, or some of its partitions; may be repeated.
     #[arg(long = "topic", value_name = "TOPIC[:PARTITION,…]", value_parser = scope)]
@@ -51,10 +51,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "COUNT", allow_hyphen_values = true)]
     shift_by: Option<i64>,
     /// To the first record from this time on: RFC 3339 (UTC where it has no zone), or milliseconds since 1970.
-    #[arg(long, value_name = "TIME", value_parser = time::moment)]
+    #[arg(long, value_name = "TIME", value_parser = time::moment, allow_hyphen_values = true)]
     to_datetime: Option<Timestamp>,
     /// To the first record of this span up to now: ISO 8601, such as PT1H30M or P7D.
-    #[arg(long, value_name = "SPAN", value_parser = time::span)]
+    #[arg(long, value_name = "SPAN", value_parser = time::span, allow_hyphen_values = true)]
     by_duration: Option<Duration>,
     /// Only shows what would be, which is what happens without --execute.
     #[arg(long, conflicts_with = "execute")]
@@ -182,7 +182,7 @@ fn refuse_members(described: &GroupDescription) -> Result<(), ClientError> {
     let (state, count) = (&described.state, described.members.len());
     let members = if count == 1 { "member" } else { "members" };
     Err(ClientError::Refused {
-        what: format!("reset offsets of group {}", described.group),
+        what: format!("reset offsets of group {}", named(&described.group)),
         code: ErrorCode::NonEmptyGroup.code(),
         message: Some(format!("it is {state}, with {count} {members}: stop them first, all of them")),
     })

@@ -7,6 +7,8 @@ use tidelog_types::Timestamp;
 const MOMENT: &str = "milliseconds since 1970, or RFC 3339 such as 2026-11-30T10:00:00Z, is expected";
 const SPAN: &str = "a span of ISO 8601, such as PT1H30M or P7D, is expected";
 
+const NEGATIVE_SPAN: &str = "a span that is not negative is expected: it reaches back from now";
+
 const SECONDS_PER_DAY: i64 = 86_400;
 
 /// Reads milliseconds since 1970, or a moment of RFC 3339; without a zone it is UTC, as for Kafka's tool.
@@ -89,7 +91,14 @@ const fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
 
 /// Reads a span of ISO 8601, of weeks, days, hours, minutes and seconds: months and years are of no fixed length.
 pub(super) fn span(text: &str) -> Result<Duration, String> {
-    iso_span(&text.to_ascii_uppercase()).ok_or_else(|| SPAN.to_owned())
+    let text = text.to_ascii_uppercase();
+    let wrong = || {
+        // As Java reads one: a sign before all of it, or before a number.
+        let positive = text.replace('-', "");
+        let is_negative = positive != text && iso_span(&positive).is_some();
+        if is_negative { NEGATIVE_SPAN } else { SPAN }.to_owned()
+    };
+    iso_span(&text).ok_or_else(wrong)
 }
 
 fn iso_span(text: &str) -> Option<Duration> {
@@ -187,10 +196,25 @@ mod tests {
             assert_eq!(span(text), Ok(Duration::from_millis(millis)), "{text}");
         }
         for text in [
-            "", "P", "PT", "P1DT", "1H", "P1H", "P1M", "P1Y", "PT1.5H", "PT-1H", "-PT1H", "PT1S1H", "PT1",
+            "",
+            "P",
+            "PT",
+            "P1DT",
+            "1H",
+            "P1H",
+            "P1M",
+            "P1Y",
+            "PT1.5H",
+            "-PT",
+            "--execute",
+            "PT1S1H",
+            "PT1",
             "PTH",
         ] {
             assert_eq!(span(text), Err(SPAN.to_owned()), "{text}");
+        }
+        for text in ["PT-1H", "-PT1H", "-pt1h", "P-1DT-2H", "-P7D"] {
+            assert_eq!(span(text), Err(NEGATIVE_SPAN.to_owned()), "{text}");
         }
         assert_eq!(span("P99999999999999999999D"), Err(SPAN.to_owned()));
         assert_eq!(span("P18446744073709551615D"), Err(SPAN.to_owned()));
