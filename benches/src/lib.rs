@@ -3,7 +3,7 @@
 //! **Owns** the parts of a bench that are programs of their own, so that their CPU time is counted apart: the [`s3`]
 //! stand-in, the raw GET and PUT loops ([`get_loop`], [`put_loop`]), the raw sender ([`sender`]), a broker
 //! of [`canned`] answers, journal rounds ([`journal`]), the [`probe`] that
-//! waits until a broker takes appends. `cargo xtask bench` starts them, alternates them, and prints the page.
+//! waits until a broker takes appends, the members of consumer [`groups`]. `cargo xtask bench` starts them, alternates them, and prints the page.
 //!
 //! **Never** asserts: a figure is a figure, and a test that waits for a clock is red on a busy machine.
 
@@ -15,6 +15,7 @@
 pub mod canned;
 pub mod cpu;
 pub mod get_loop;
+pub mod groups;
 pub mod journal;
 pub mod probe;
 pub mod put_loop;

@@ -7,7 +7,7 @@ use std::{fs, io::Read as _, net::SocketAddr, path::PathBuf, process::ExitCode, 
 use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand};
 use tidelog_benches::{
-    canned, get_loop, journal, probe, put_loop,
+    canned, get_loop, groups, journal, probe, put_loop,
     s3::{Get, Knobs, Server},
     sender,
 };
@@ -92,6 +92,12 @@ enum Part {
         #[arg(long, default_value_t = 50)]
         rounds: usize,
     },
+    /// Many consumer groups with one member each.
+    Groups(groups::Many),
+    /// One consumer group with many members.
+    Group(groups::One),
+    /// Many offset commits of many groups.
+    Commits(groups::Commits),
     /// Waits until a broker takes appends on every partition of a topic.
     Probe {
         /// The broker.
@@ -178,12 +184,18 @@ fn run(part: Part) -> Result<()> {
             let plan = journal::Plan { partitions, batch_bytes: batch, pairs, rounds };
             print(&journal::run(&folder, &plan)?)
         }
+        Part::Groups(plan) => print(&one_thread()?.block_on(groups::run_many(plan))?),
+        Part::Group(plan) => print(&one_thread()?.block_on(groups::run_one(plan))?),
+        Part::Commits(plan) => print(&one_thread()?.block_on(groups::run_commits(plan))?),
         Part::Probe { broker, topic, partitions, acks, seconds } => {
             let limit = Duration::from_secs(seconds);
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            print(&runtime.block_on(probe::run(broker, &topic, partitions, acks, limit))?)
+            print(&one_thread()?.block_on(probe::run(broker, &topic, partitions, acks, limit))?)
         }
     }
+}
+
+fn one_thread() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")
 }
 
 fn print(outcome: &impl serde::Serialize) -> Result<()> {

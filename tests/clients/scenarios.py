@@ -32,10 +32,10 @@ CLIENTS = {
     "confluent": [*WITH["cooperative"], *WITH["consumer"], *ALL],
     "kafka-python": [*WITH["cooperative"], *ALL],
     "aiokafka": ALL,
-    "kafkajs": ALL,
+    "kafkajs": ["reset", *ALL],
     "franz-go": [*WITH["cooperative"], *WITH["consumer"], *ALL],
     "sarama": [*WITH["cooperative"], *ALL],
-    "java": ["tools", "verifiable", *WITH["cooperative"], *WITH["consumer"], *ALL],
+    "java": ["tools", "verifiable", "reset", *WITH["cooperative"], *WITH["consumer"], *ALL],
 }
 
 CONSUMER_GROUP_HEARTBEAT = 68

@@ -94,6 +94,15 @@ def test_a_group_goes_on_where_it_committed(runs, client, scenario):
     assert facts["committed"]["offsets"] == {"0": 100, "1": 100}
 
 
+@pytest.mark.parametrize("client, scenario", pairs(["reset"]))
+def test_a_group_outside_of_the_log_goes_where_its_client_says(runs, client, scenario):
+    facts = run_of(runs, client).facts(scenario)
+    for step, first in (("within", 7), ("below-earliest", 4), ("above-earliest", 4)):
+        assert facts[step] == {"step": step, "first": first, "begin": 4, "end": 10}
+    for step in ("below-latest", "above-latest"):
+        assert facts[step]["first"] >= facts[step]["end"] >= 10, step
+
+
 @pytest.mark.parametrize("client, scenario", pairs(["restarts"]))
 def test_an_idempotent_producer_outlives_kills_of_its_node(runs, client, scenario):
     run = run_of(runs, client)

@@ -105,6 +105,14 @@ if ENDPOINT:
         assert part["tiered_end"] == 1000, "nothing is called uploaded that is not"
         assert part["local_log_start"] == 1000, "and nothing of it is evicted"
         assert watermarks(node, topic) == (0, 1500), "the log start is what it was"
+        # Groups commit, and their lag is told.
+        group = Consumer({"bootstrap.servers": node.address, "group.id": f"{topic}-group"})
+        for committed in (1200, 1450):
+            group.commit(offsets=[TopicPartition(topic, 0, committed)], asynchronous=False)
+            assert group.committed([TopicPartition(topic, 0)], timeout=20)[0].offset == committed
+            where = f'group="{topic}-group",topic="{topic}",partition="0"'
+            assert f"group_lag_records{{{where}}} {1500 - committed}\n" in node.get("/metrics")[1]
+        group.close()
         # It heals by itself.
         door.open()
         reader.close()

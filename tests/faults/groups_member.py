@@ -257,6 +257,7 @@ class KafkaPython(Member):
             max_poll_records=POLLS_PER_COMMIT,
         )
         self.consumer.subscribe([self.options.topic], listener=Listener())
+        self.learn_topic()
         try:
             while not self.over.is_set():
                 try:
@@ -285,6 +286,19 @@ class KafkaPython(Member):
         finally:
             self.tell("leaving")
             self.consumer.close()
+
+    def learn_topic(self):
+        """Waits until the client knows its topic. A join that only new metadata asked for is forgotten by kafka-python 3.0.12
+        when the time of a poll ends between its JoinGroup and its SyncGroup, by Apache Kafka too: the member then owns nothing
+        for good.
+        """
+        from kafka.errors import KafkaError
+
+        while not self.over.is_set():
+            with contextlib.suppress(KafkaError):
+                if self.consumer.partitions_for_topic(self.options.topic):
+                    return
+            time.sleep(0.1)
 
     def generation(self):
         return self.consumer._coordinator._generation.generation_id

@@ -10,6 +10,7 @@
 mod conditions;
 mod driver;
 mod duel;
+mod groups;
 mod http;
 mod journal;
 pub(crate) mod kafka;
@@ -47,6 +48,8 @@ pub enum Bench {
     Start(start::Options),
     /// Resident memory: idle, with many partitions, during a replay.
     Memory(memory::Options),
+    /// Consumer groups: many of them, one with many members beside Kafka's, many durable commits.
+    Groups(groups::Options),
 }
 
 impl Bench {
@@ -58,6 +61,7 @@ impl Bench {
             Self::Replay(options) => &options.common,
             Self::Start(options) => &options.common,
             Self::Memory(options) => &options.common,
+            Self::Groups(options) => &options.common,
         }
     }
 }
@@ -146,6 +150,7 @@ pub fn run(bench: &Bench) -> Result<()> {
         Bench::Replay(options) => replay::run(options),
         Bench::Start(options) => start::run(options),
         Bench::Memory(options) => memory::run(options),
+        Bench::Groups(options) => groups::run(options),
     }
 }
 

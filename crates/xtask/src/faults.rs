@@ -117,6 +117,7 @@ pub fn verify() -> Result<()> {
     kill(&Kill { kills: VERIFY_KILLS, seed: 1, folder: None })?;
     bucket::verify()?;
     disk::verify()?;
+    groups::verify()?;
     pressure::verify()
 }
 

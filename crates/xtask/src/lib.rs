@@ -10,6 +10,7 @@
 #![allow(clippy::print_stdout, reason = "a command for people and CI speaks on standard output")]
 
 pub mod bench;
+pub mod brokers;
 pub mod checks;
 pub mod clients;
 pub mod faults;
@@ -19,4 +20,5 @@ pub mod parity;
 pub mod preflight;
 pub mod process;
 pub mod stores;
+pub mod suites;
 pub mod verify;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{bench, checks, clients, faults, fuzz, local, parity, verify};
+use xtask::{bench, checks, clients, faults, fuzz, local, parity, suites, verify};
 
 /// Developer's commands of Tidelog.
 #[derive(Parser)]
@@ -46,6 +46,8 @@ enum E2e {
     Clients(clients::Options),
     /// The same scripted exchanges with Apache Kafka and with Tidelog, answers compared field by field.
     Parity(parity::Options),
+    /// The test suites of librdkafka and franz-go, brought in at the time, against a node.
+    Suites(suites::Options),
 }
 
 fn main() -> ExitCode {
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
         Command::Test { seeds } => verify::rust_tests(seeds),
         Command::E2e(E2e::Clients(options)) => clients::run(&options),
         Command::E2e(E2e::Parity(options)) => parity::run(&options),
+        Command::E2e(E2e::Suites(options)) => suites::run(&options),
         Command::Bench(bench) => bench::run(&bench),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Faults(faults) => faults::run(&faults),

@@ -2,18 +2,14 @@
 
 use std::{
     fs,
-    net::TcpStream,
     path::{Path, PathBuf},
     process::Command,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 
-use crate::{
-    bench::kafka,
-    process::{self, Background},
-};
+use crate::{brokers, process, stores::StoreKind};
 
 /// Whom the exchanges are with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -72,16 +68,6 @@ impl Options {
 const SETTINGS: [(&str, &str); 2] =
     [("group.initial.rebalance.delay.ms", "0"), ("offsets.topic.num.partitions", "1")];
 
-/// What Kafka needs beside: on a busy machine its controller would else lose sight of the broker, which then answers of a
-/// second leader epoch, or as no coordinator.
-const KAFKA_SETTINGS: [(&str, &str); 1] = [("broker.session.timeout.ms", "300000")];
-
-/// A running broker that ends with this.
-struct Broker {
-    address: String,
-    _program: Background,
-}
-
 /// The stage of the gate.
 ///
 /// # Errors
@@ -102,7 +88,7 @@ pub fn run(options: &Options) -> Result<()> {
     let fresh = scratch.join("recorded");
     let is_kafka_asked = options.record || options.against != Against::Tidelog;
     if is_kafka_asked {
-        let kafka = start_kafka(&scratch.join("kafka"))?;
+        let kafka = brokers::start_kafka(&scratch.join("kafka"), &SETTINGS)?;
         let into = if options.record { &recorded } else { &fresh };
         match options.against {
             Against::Kafka if !options.record => {
@@ -120,20 +106,14 @@ pub fn run(options: &Options) -> Result<()> {
         match &options.bootstrap {
             Some(address) => compare(options, address, answers, &arguments)?,
             None => {
-                let tidelog = start_tidelog(options.program.as_deref(), &scratch.join("tidelog"))?;
+                let program = brokers::program(options.program.as_deref())?;
+                let folder = scratch.join("tidelog");
+                let tidelog = brokers::start_tidelog(&program, &folder, StoreKind::File, &SETTINGS)?;
                 compare(options, &tidelog.address, answers, &arguments)?;
             }
         }
     }
-    // A broker that is just ending may still write.
-    let removed = (0..50).any(|_| {
-        let is_removed = fs::remove_dir_all(&scratch).is_ok();
-        if !is_removed {
-            process::pause(100);
-        }
-        is_removed
-    });
-    if removed { Ok(()) } else { bail!("{} cannot be removed", scratch.display()) }
+    brokers::remove(&scratch)
 }
 
 fn parity(recorded: &Path) -> Command {
@@ -149,51 +129,4 @@ fn compare(options: &Options, address: &str, recorded: &Path, arguments: &[&str]
         command.args(["--only", only]);
     }
     process::run(&mut command)
-}
-
-/// Starts an Apache Kafka of one node on empty folders and waits until it serves.
-fn start_kafka(folder: &Path) -> Result<Broker> {
-    let jars = kafka::install()?;
-    let settings: Vec<_> = SETTINGS.iter().chain(&KAFKA_SETTINGS).copied().collect();
-    let plan = kafka::plan_with(&jars, folder, &settings)?;
-    let mut command = Command::new(&plan.program);
-    command.args(&plan.arguments);
-    start("Apache Kafka", &command, &plan.address, &folder.join("kafka.log"))
-}
-
-/// Starts a Tidelog node on empty folders and waits until it serves.
-fn start_tidelog(program: Option<&Path>, folder: &Path) -> Result<Broker> {
-    fs::create_dir_all(folder)?;
-    let program = match program {
-        Some(program) => fs::canonicalize(program).with_context(|| format!("find {}", program.display()))?,
-        None => {
-            process::run(process::cargo().args(["build", "--release", "--quiet", "--package", "tidelog"]))?;
-            process::tidelog_binary()
-        }
-    };
-    let store = format!("--store=file://{}", folder.join("bucket").display());
-    process::output(Command::new(&program).args(["bucket", "init"]).arg(&store))
-        .context("make the bucket")?;
-    let address = format!("127.0.0.1:{}", process::free_port()?);
-    let admin = format!("127.0.0.1:{}", process::free_port()?);
-    let mut command = Command::new(&program);
-    command.arg("serve").arg("--data-dir").arg(folder.join("data")).arg(&store);
-    command.args(["--listen", &address, "--admin-listen", &admin]);
-    for (key, value) in SETTINGS {
-        command.args(["--set", &format!("{key}={value}")]);
-    }
-    start("tidelog", &command, &address, &folder.join("tidelog.log"))
-}
-
-fn start(name: &str, command: &Command, address: &str, log: &Path) -> Result<Broker> {
-    let mut program = Background::start(name, command, log)?;
-    for _ in 0..600 {
-        let told = || fs::read_to_string(log).unwrap_or_default();
-        program.check_alive().with_context(told)?;
-        if TcpStream::connect(address).is_ok() {
-            return Ok(Broker { address: address.to_owned(), _program: program });
-        }
-        process::pause(100);
-    }
-    bail!("{name} does not listen on {address} after 60 s; its log is {}", log.display())
 }

@@ -6,7 +6,7 @@ use std::{
     net::TcpListener,
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -174,6 +174,14 @@ impl Background {
         // Neither is ended by this process any more.
         let _left = std::mem::ManuallyDrop::new((self, held));
         Ok(())
+    }
+
+    /// How the program ended, where it has.
+    ///
+    /// # Errors
+    /// When that cannot be asked.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        self.child.try_wait().with_context(|| format!("ask for the end of {}", self.name))
     }
 
     /// Fails when the program has ended.

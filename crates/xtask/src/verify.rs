@@ -18,7 +18,7 @@ const STAGES: [Stage; 9] = [
     Stage { name: "format", budget_seconds: 20, run: format },
     Stage { name: "repository", budget_seconds: 90, run: checks::run },
     Stage { name: "build", budget_seconds: 900, run: build_and_check },
-    Stage { name: "lints", budget_seconds: 600, run: lints },
+    Stage { name: "lints", budget_seconds: 420, run: lints },
     Stage { name: "tests", budget_seconds: 960, run: all_rust_tests },
     Stage { name: "parity", budget_seconds: 60, run: parity::verify },
     Stage { name: "clients", budget_seconds: 600, run: clients::all },

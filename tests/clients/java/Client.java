@@ -44,6 +44,7 @@ public final class Client {
             case "group-consumer" -> scenarios.group("consumer");
             case "commit" -> scenarios.commit("eager");
             case "commit-consumer" -> scenarios.commit("consumer");
+            case "reset" -> scenarios.reset();
             case "restarts" -> scenarios.restarts();
             case "tools" -> new Tools(run).all();
             case "verifiable" -> new Tools(run).verifiable();

@@ -21,6 +21,7 @@ import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.admin.RecordsToDelete;
 import org.apache.kafka.clients.admin.TopicDescription;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -392,6 +393,50 @@ final class Scenarios {
             admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get()
                 .forEach((part, at) -> offsets.put(part.partition(), at.offset()));
             run.tell("committed", "offsets", offsets);
+        }
+    }
+
+    /** A group whose committed offset the log no longer has, or never had: of ten records the first four are deleted. */
+    void reset() throws Exception {
+        String topic = run.name("");
+        TopicPartition part = new TopicPartition(topic, 0);
+        create(topic, 1);
+        try (Admin admin = Admin.create(options()); KafkaProducer<byte[], byte[]> producer = producer("acks", "all")) {
+            for (int number = 0; number < 10; number++) {
+                send(producer, topic, 0, number, (offset, failed) -> { });
+            }
+            producer.flush();
+            admin.deleteRecords(Map.of(part, RecordsToDelete.beforeOffset(4))).all().get();
+            reset(admin, producer, part, "within", 7, "earliest");
+            reset(admin, producer, part, "below-earliest", 2, "earliest");
+            reset(admin, producer, part, "above-earliest", 1_000_000, "earliest");
+            reset(admin, producer, part, "below-latest", 2, "latest");
+            reset(admin, producer, part, "above-latest", 1_000_000, "latest");
+        }
+    }
+
+    private void reset(
+        Admin admin, KafkaProducer<byte[], byte[]> producer, TopicPartition part, String step, long offset, String policy
+    ) throws Exception {
+        String group = run.name("-" + step);
+        admin.alterConsumerGroupOffsets(group, Map.of(part, new OffsetAndMetadata(offset))).all().get();
+        Properties options = consumerOptions(group, "eager");
+        options.put("auto.offset.reset", policy);
+        try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(options)) {
+            long begin = consumer.beginningOffsets(List.of(part)).get(part);
+            long end = consumer.endOffsets(List.of(part)).get(part);
+            consumer.subscribe(List.of(part.topic()));
+            List<Long> found = new ArrayList<>();
+            until(() -> {
+                // Who goes to the end sees only what comes once it is there.
+                if (policy.equals("latest")) {
+                    send(producer, part.topic(), 0, 0, (at, failed) -> { });
+                    producer.flush();
+                }
+                consumer.poll(Duration.ofMillis(200)).forEach(record -> found.add(record.offset()));
+                return !found.isEmpty();
+            }, step + ": a record comes");
+            run.tell(step, "first", found.get(0), "begin", begin, "end", end);
         }
     }
 

@@ -14,6 +14,14 @@ const CONFIGS = { 'retention.ms': '3600000', 'max.message.bytes': '200000' }
 const GROUP_PARTITIONS = 6
 const TRAFFIC_PAUSE_MS = 4
 const COMMIT_SESSIONS = { first: 70, second: 70, third: 60 }
+// Where a group stands, and what it is to do where that is no offset of the log's: of ten records the first four are deleted.
+const RESETS = [
+  ['within', 7, true],
+  ['below-earliest', 2, true],
+  ['above-earliest', 1_000_000, true],
+  ['below-latest', 2, false],
+  ['above-latest', 1_000_000, false],
+]
 const RESTART_PARTITIONS = 3
 const RESTART_RECORDS = 400
 // Records of each partition in one request: kafkajs has one request in flight where it is idempotent.
@@ -306,7 +314,35 @@ async function restarts(run) {
   run.tell('done', { acknowledged, consumed, of })
 }
 
-const SCENARIOS = { administration, records, 'group-eager': group, commit, restarts }
+// A group whose committed offset the log no longer has, or never had.
+async function reset(run) {
+  const topic = run.name()
+  const admin = await run.create(topic, 1)
+  const producer = await run.producer()
+  const send = count => producer.send({ topic, acks: -1, messages: [...Array(count).keys()].map(number => ({ value: `${number}` })) })
+  await send(10)
+  // An admin of kafkajs knows a topic's leaders only once it has asked for something of it.
+  await admin.fetchTopicOffsets(topic)
+  await admin.deleteTopicRecords({ topic, partitions: [{ partition: 0, offset: '4' }] })
+  for (const [step, offset, fromBeginning] of RESETS) {
+    const groupId = run.name(`-${step}`)
+    await admin.setOffsets({ groupId, topic, partitions: [{ partition: 0, offset: `${offset}` }] })
+    const [{ low, high }] = await admin.fetchTopicOffsets(topic)
+    const consumer = await run.consumer(groupId)
+    await consumer.subscribe({ topics: [topic], fromBeginning })
+    const found = []
+    await consumer.run({ autoCommit: false, eachMessage: async ({ message }) => void found.push(Number(message.offset)) })
+    // Who goes to the end sees only what comes once it is there.
+    await until(async () => {
+      if (!fromBeginning) await send(1)
+      return found.length > 0
+    }, () => `${step}: a record comes`)
+    await consumer.disconnect()
+    run.tell(step, { first: found[0], begin: Number(low), end: Number(high) })
+  }
+}
+
+const SCENARIOS = { administration, records, 'group-eager': group, commit, reset, restarts }
 
 async function main() {
   CompressionCodecs[CompressionTypes.Snappy] = SnappyCodec

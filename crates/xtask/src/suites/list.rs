@@ -1,0 +1,136 @@
+//! The list of a suite's tests: a line for each, with its name and what is known of it.
+
+use std::{collections::BTreeMap, collections::BTreeSet, fs, path::Path};
+
+use anyhow::{Context as _, Result, bail};
+
+/// What the list says of a test.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It passes, and must go on doing so.
+    Pass,
+    /// It asks no broker.
+    Local,
+    /// It does not pass, for this reason.
+    Fail(String),
+    /// It needs this, which comes later.
+    Needs(String),
+    /// It skips itself here, for this reason.
+    Skip(String),
+}
+
+impl Verdict {
+    fn parse(text: &str) -> Result<Self> {
+        let reason = |text: &str| {
+            let text = text.trim();
+            if text.is_empty() { bail!("a reason is missing") } else { Ok(text.to_owned()) }
+        };
+        match text.split_once(':') {
+            None if text == "pass" => Ok(Self::Pass),
+            None if text == "local" => Ok(Self::Local),
+            Some(("fail", why)) => Ok(Self::Fail(reason(why)?)),
+            Some(("needs", what)) => Ok(Self::Needs(reason(what)?)),
+            Some(("skip", why)) => Ok(Self::Skip(reason(why)?)),
+            _ => bail!("`{text}` is neither pass, local, fail: why, needs: what nor skip: why"),
+        }
+    }
+}
+
+/// The list of a suite's tests.
+#[derive(Debug, Default)]
+pub(super) struct List {
+    tests: BTreeMap<String, Verdict>,
+}
+
+impl List {
+    /// Reads a list.
+    pub(super) fn read(file: &Path) -> Result<Self> {
+        let text = fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+        Self::parse(&text).with_context(|| format!("read {}", file.display()))
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        let mut tests = BTreeMap::new();
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let parsed = || {
+                let (name, rest) = line.split_once(char::is_whitespace).context("a verdict is missing")?;
+                Ok::<_, anyhow::Error>((name.to_owned(), Verdict::parse(rest.trim())?))
+            };
+            let (name, verdict) = parsed().with_context(|| format!("line {}", number + 1))?;
+            if tests.insert(name, verdict).is_some() {
+                bail!("line {}: the test is named twice", number + 1);
+            }
+        }
+        Ok(Self { tests })
+    }
+
+    /// Fails where the list does not name exactly these.
+    pub(super) fn check_names<'a>(&self, names: impl Iterator<Item = &'a str>) -> Result<()> {
+        let names: BTreeSet<&str> = names.collect();
+        let unlisted: Vec<_> = names.iter().copied().filter(|name| !self.tests.contains_key(*name)).collect();
+        let unknown: Vec<_> =
+            self.tests.keys().map(String::as_str).filter(|name| !names.contains(name)).collect();
+        if !unlisted.is_empty() || !unknown.is_empty() {
+            bail!("the list lacks [{}] and names [{}] of no test", unlisted.join(", "), unknown.join(", "));
+        }
+        Ok(())
+    }
+
+    pub(super) fn verdict(&self, name: &str) -> Option<&Verdict> {
+        self.tests.get(name)
+    }
+
+    pub(super) fn is_pass(&self, name: &str) -> bool {
+        self.verdict(name) == Some(&Verdict::Pass)
+    }
+
+    /// How many there are of each verdict.
+    pub(super) fn counts(&self) -> String {
+        let count = |is: fn(&Verdict) -> bool| self.tests.values().filter(|verdict| is(verdict)).count();
+        format!(
+            "{} pass, {} fail, {} need what comes later, {} skip themselves, {} ask no broker",
+            count(|verdict| matches!(verdict, Verdict::Pass)),
+            count(|verdict| matches!(verdict, Verdict::Fail(_))),
+            count(|verdict| matches!(verdict, Verdict::Needs(_))),
+            count(|verdict| matches!(verdict, Verdict::Skip(_))),
+            count(|verdict| matches!(verdict, Verdict::Local))
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_read_and_counts_what_it_says() {
+        let text = "# of them\n\nb  pass\na  fail: Kafka fails too: a reason\nc  local\nd  needs: transactions\ne skip: asks another\n";
+        let list = List::parse(text).unwrap();
+        assert!(list.is_pass("b") && !list.is_pass("a") && !list.is_pass("f"));
+        assert_eq!(list.verdict("a"), Some(&Verdict::Fail("Kafka fails too: a reason".to_owned())));
+        assert_eq!(
+            list.counts(),
+            "1 pass, 1 fail, 1 need what comes later, 1 skip themselves, 1 ask no broker"
+        );
+    }
+
+    #[test]
+    fn a_line_without_its_reason_or_a_name_twice_is_refused() {
+        for text in ["a\n", "a fail:\n", "a needs: \n", "a maybe\n", "a pass\na pass\n"] {
+            assert!(List::parse(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_list_names_each_test_of_its_suite_and_no_other() {
+        let list = List::parse("a pass\nb local\n").unwrap();
+        list.check_names(["a", "b"].into_iter()).unwrap();
+        let told = |names: &[&str]| list.check_names(names.iter().copied()).unwrap_err().to_string();
+        assert_eq!(told(&["a", "b", "c"]), "the list lacks [c] and names [] of no test");
+        assert_eq!(told(&["a"]), "the list lacks [] and names [b] of no test");
+    }
+}
