@@ -15,9 +15,12 @@ pub mod consumer;
 mod embedded;
 pub mod offsets;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tidelog_types::Timestamp;
+
+/// About what one entry of a set or list takes in memory besides its bytes.
+pub const ENTRY_OVERHEAD_BYTES: usize = 64;
 
 /// The present: a machine counts its deadlines on the one and writes the other into what it stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +36,45 @@ impl Now {
     #[must_use]
     pub const fn after(self, after: Duration) -> Duration {
         self.monotonic.saturating_add(after)
+    }
+}
+
+/// A member that was put out of its group, for whoever asks why the group rebalances.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GoneMember {
+    /// The member.
+    pub member_id: Arc<str>,
+    /// What its client calls itself.
+    pub client_id: Arc<str>,
+    /// The address it came from.
+    pub client_host: Arc<str>,
+    /// What it failed to do.
+    pub why: GoneWhy,
+}
+
+/// What a member that was put out of its group failed to do in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GoneWhy {
+    /// Sending a heartbeat within its session time-out.
+    Heartbeat,
+    /// Joining again within the rebalance time-out.
+    Join,
+    /// Asking for its assignment within the rebalance time-out.
+    Sync,
+    /// Giving up partitions within the rebalance time-out.
+    Revocation,
+}
+
+impl GoneWhy {
+    /// It for people.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Heartbeat => "no heartbeat within the session time-out",
+            Self::Join => "did not join again within the rebalance time-out",
+            Self::Sync => "did not ask for its assignment within the rebalance time-out",
+            Self::Revocation => "did not give up its partitions within the rebalance time-out",
+        }
     }
 }
 

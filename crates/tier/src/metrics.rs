@@ -12,6 +12,7 @@ use crate::task::TaskKind;
 #[derive(Clone)]
 pub(crate) struct TierMetrics {
     registry: Registry,
+    task_failures: BTreeMap<TaskKind, Counter>,
     pub(crate) uploads: Counter,
     pub(crate) uploaded_bytes: Counter,
     pub(crate) upload_failures: Counter,
@@ -37,6 +38,8 @@ impl TierMetrics {
         let gauge = |name, doc| registry.gauge(name, doc);
         Self {
             registry: registry.clone(),
+            // All at 0 from the start: a rate over a counter that appears with its first failure misses that one.
+            task_failures: TaskKind::ALL.map(|kind| (kind, task_failures(registry, kind))).into(),
             uploads: counter("tier_uploads_total", "Segment objects that entered a manifest."),
             uploaded_bytes: counter(
                 "tier_uploaded_bytes_total",
@@ -89,14 +92,18 @@ impl TierMetrics {
 
     /// A failed tick of a task.
     pub(crate) fn task_failed(&self, kind: TaskKind) {
-        self.registry
-            .counter_with(
-                "tier_task_failures_total",
-                "Ticks of background tasks that failed or panicked.",
-                &[("task", kind.name())],
-            )
-            .inc();
+        if let Some(counter) = self.task_failures.get(&kind) {
+            counter.inc();
+        }
     }
+}
+
+fn task_failures(registry: &Registry, kind: TaskKind) -> Counter {
+    registry.counter_with(
+        "tier_task_failures_total",
+        "Ticks of background tasks that failed or panicked.",
+        &[("task", kind.name())],
+    )
 }
 
 const LAGS: [(&str, &str); 5] = [

@@ -30,6 +30,9 @@ pub(crate) enum TaskKind {
 }
 
 impl TaskKind {
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Upload, Self::Publish, Self::Retention, Self::Eviction, Self::Deletion, Self::Sweep];
+
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Upload => "tier-upload",

@@ -86,7 +86,7 @@ impl State {
                 return Err(self.take_back(name, now, settings, &changes, takes_over.is_some()));
             }
         };
-        let mut effects = Effects::default();
+        let mut effects = Effects { gone: changes.gone().to_vec(), ..Effects::default() };
         self.take_over(name, takes_over, &mut effects);
         if lost_a_member || replaced_a_member {
             self.downgrade(name, now, settings, image, lost_a_member, (&mut entries, &mut effects));
@@ -217,29 +217,10 @@ impl Shard {
                 return Err((ErrorCode::CoordinatorNotAvailable, Some(NO_ROOM.to_owned())));
             }
             let surroundings = (&*settings, &*image, &resolutions);
-            let mut try_once = || {
-                let (answer, change) = beat(&mut state, &group, now, surroundings, &request)?;
-                let (has_changed, has_target) = (!change.changes.is_empty(), change.changes.has_target());
-                let (sender, receiver) = oneshot::channel();
-                let change = Change { answer: Some(sender), ..change };
-                match state.changed(&group, now, &settings, &image, change) {
-                    Ok(news) => Ok(Ok((answer, receiver, news, has_changed))),
-                    Err(code) => {
-                        node.groups.too_large(node, &group);
-                        Ok(Err((code, has_target)))
-                    }
-                }
-            };
-            let mut tried = try_once()?;
-            // Where what all are to have is too much, this member goes on with what it has.
-            if let Err((_, true)) = tried {
-                tried = try_once()?;
-            }
-            let (answer, receiver, news, has_changed) =
-                tried.map_err(|(code, _)| (code, Some(TOO_LARGE.to_owned())))?;
-            if has_changed {
-                node.groups.metrics.rebalances.inc();
-            }
+            let beat = |state: &mut State| beat(state, &group, now, surroundings, &request);
+            let tried = handed_on(node, &mut state, &group, now, (&settings, &image), beat)?;
+            let HandedOn { answer, receiver, news } =
+                tried.map_err(|code| (code, Some(TOO_LARGE.to_owned())))?;
             drop(state);
             self.wake(news);
             (answer, receiver)
@@ -282,16 +263,9 @@ impl Shard {
                 self.make_room_for_a_classic_group(&mut state, group, now);
                 return Ok(None);
             }
-            let mut tried = join_once(&mut state, group, now, (&settings, &image), request)?;
-            // As for a heartbeat: without the target that is too much.
-            if let Err((_, true)) = tried {
-                node.groups.too_large(node, group);
-                tried = join_once(&mut state, group, now, (&settings, &image), request)?;
-            }
-            let (joined, receiver, news) = tried.map_err(|(code, _)| {
-                node.groups.too_large(node, group);
-                plain(code)
-            })?;
+            let join = |state: &mut State| join(state, group, now, (&settings, &image), request);
+            let tried = handed_on(node, &mut state, group, now, (&settings, &image), join)?;
+            let HandedOn { answer: joined, receiver, news } = tried.map_err(plain)?;
             drop(state);
             self.wake(news);
             (joined, receiver)
@@ -451,17 +425,14 @@ fn beat(
     }
 }
 
-/// An answer, who waits for it, and what others have to look at; or why a change was taken back, and whether it had a target.
-type Tried<A> = Result<(A, oneshot::Receiver<Result<(), ErrorCode>>, News), (ErrorCode, bool)>;
-
 /// Hands a JoinGroup to a group of the consumer protocol.
-fn join_once(
+fn join(
     state: &mut State,
     name: &Arc<str>,
     now: Now,
     (settings, image): (&GroupSettings, &MetadataImage),
     request: &JoinRequest,
-) -> Result<Tried<Joined>, (ErrorCode, Arc<str>)> {
+) -> Result<(Joined, Change), (ErrorCode, Arc<str>)> {
     let Some(Group { members: Members::Consumer(members), .. }) = state.groups.get_mut(name) else {
         return Err((ErrorCode::RebalanceInProgress, Arc::clone(&request.member_id)));
     };
@@ -469,16 +440,52 @@ fn join_once(
     let joined = members
         .classic_join(now, &rules, classic, policy, &Topics(image), request)
         .map_err(|refused| (error_code::group(&refused.error), refused.member_id))?;
-    let has_target = joined.changes.has_target();
-    let (sender, receiver) = oneshot::channel();
-    let change = Change {
-        changes: joined.changes,
-        replaced_a_member: joined.replaced,
-        answer: Some(sender),
-        ..Change::default()
+    let change = Change { changes: joined.changes, replaced_a_member: joined.replaced, ..Change::default() };
+    Ok((joined.joined, change))
+}
+
+/// A change that is on its way to the log.
+struct HandedOn<A> {
+    /// What its member is told once it is durable.
+    answer: A,
+    /// Tells when it is.
+    receiver: oneshot::Receiver<Result<(), ErrorCode>>,
+    /// What others have to look at.
+    news: News,
+}
+
+/// Has `make` change a group, and hands that on. Where it is too large with what all are to have from then on, once more: the
+/// group then does without for a while, and the member goes on with what it has.
+///
+/// # Errors
+/// What `make` says; within, the code of a change that cannot be stored: the group is what it was.
+fn handed_on<A, E>(
+    node: &Node,
+    state: &mut State,
+    name: &Arc<str>,
+    now: Now,
+    (settings, image): (&GroupSettings, &MetadataImage),
+    mut make: impl FnMut(&mut State) -> Result<(A, Change), E>,
+) -> Result<Result<HandedOn<A>, ErrorCode>, E> {
+    let mut once = || {
+        let (answer, change) = make(state)?;
+        let has_target = change.changes.has_target();
+        let (sender, receiver) = oneshot::channel();
+        let change = Change { answer: Some(sender), ..change };
+        let changed = state.changed(name, now, settings, image, change);
+        Ok(match changed {
+            Ok(news) => Ok(HandedOn { answer, receiver, news }),
+            Err(code) => {
+                node.groups.too_large(node, name);
+                Err((code, has_target))
+            }
+        })
     };
-    let changed = state.changed(name, now, settings, image, change);
-    Ok(changed.map(|news| (joined.joined, receiver, news)).map_err(|code| (code, has_target)))
+    let mut tried = once()?;
+    if let Err((_, true)) = tried {
+        tried = once()?;
+    }
+    Ok(tried.map_err(|(code, _)| code))
 }
 
 /// Whether a member of the consumer protocol may commit what it wants to.

@@ -78,6 +78,7 @@ fn place_shards(node: &Arc<Node>, image: &MetadataImage) {
                     handle,
                     node.groups.members_room.clone(),
                     node.connection_lines.clone(),
+                    node.groups.metrics.rebalances.clone(),
                     closed,
                 ));
                 shards.insert(index, Arc::clone(&shard));

@@ -167,6 +167,8 @@ pub(super) struct Group {
     pub(super) deleting: bool,
     /// Writes of it that are not applied yet.
     pub(super) writes: usize,
+    /// The last generation that was counted and told.
+    pub(super) told_generation: i32,
     /// What its members take of the budget of all; none before they were counted.
     pub(super) held: Option<Held>,
 }
@@ -180,6 +182,7 @@ impl Group {
             recorded: false,
             deleting: false,
             writes: 0,
+            told_generation: 0,
             held: None,
         }
     }

@@ -45,7 +45,7 @@ impl GroupMetrics {
             ),
             no_room: registry.counter(
                 "group_members_refused_total",
-                "Joins and heartbeats that were refused since members of groups take all the memory that they may.",
+                "Joins, heartbeats and assignments that were refused since members of groups take all the memory that they may.",
             ),
             too_large: registry.counter(
                 "group_changes_refused_total",

@@ -1,15 +1,12 @@
 //! Room for what members say of themselves. It is kept until their sessions end, for half an hour at most, and nothing else
 //! bounds how many members there are.
 
-use tidelog_core::groups::{classic::JoinRequest, consumer::Heartbeat};
+use tidelog_core::groups::{ENTRY_OVERHEAD_BYTES, classic::JoinRequest, consumer::Heartbeat};
 use tidelog_runtime::{Budget, Permit};
 use tidelog_types::{
     ByteSize,
     limits::{GROUP_LARGE_MEMBERS_BYTES_MAX, GROUP_MEMBERS_BYTES_MAX, GROUP_ORDINARY_MEMBER_BYTES_MAX},
 };
-
-/// What one entry of a list takes besides its bytes.
-const ENTRY_OVERHEAD_BYTES: usize = 64;
 
 /// The memory of all members of all groups here. Clones are the same.
 #[derive(Debug, Clone)]

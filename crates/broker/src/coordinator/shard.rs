@@ -7,12 +7,13 @@ use std::{
 };
 
 use tidelog_core::groups::{
-    GroupError, Now, Token,
+    GoneMember, GroupError, Now, Token,
     classic::{ClassicGroup, Effects, Reply},
     offsets::Place,
 };
 use tidelog_replica::PartitionHandle;
-use tidelog_runtime::{CancellationToken, LogLimit};
+use tidelog_runtime::{CancellationToken, LogLimit, metrics::Counter};
+use tidelog_types::shown;
 use tidelog_wire::ErrorCode;
 use tokio::sync::{Notify, oneshot};
 
@@ -55,6 +56,8 @@ pub(super) struct State {
     members_room: MembersRoom,
     /// What is written to the log of what clients can cause.
     pub(super) lines: LogLimit,
+    /// Generations that groups began.
+    rebalances: Counter,
     /// What the writer took and has no answer for yet.
     writing: Vec<Write>,
     /// When which group is to be looked at.
@@ -79,6 +82,7 @@ impl Shard {
         handle: PartitionHandle,
         members_room: MembersRoom,
         lines: LogLimit,
+        rebalances: Counter,
         closed: CancellationToken,
     ) -> Self {
         let state = State {
@@ -91,6 +95,7 @@ impl Shard {
             batch_bytes_max: batch_bytes_max(&handle),
             members_room,
             lines,
+            rebalances,
             writing: Vec::new(),
             deadlines: BTreeSet::new(),
         };
@@ -135,6 +140,7 @@ impl Shard {
             let mut effects = Effects::default();
             if let Some(group) = state.groups.get_mut(&name) {
                 group.members.loaded(&name, now, settings, &mut effects);
+                group.told_generation = group.members.generation();
             }
             state.recount(&name);
             news |= state.settle(&name, now, effects);
@@ -267,6 +273,7 @@ impl State {
         let mut next = Some(effects);
         // A record that finds no room sends the machine back at once; what it asks for then has no record.
         while let Some(effects) = next.take() {
+            self.tell(name, &effects.gone);
             for (token, reply) in effects.replies {
                 if let Some(sender) = self.waiting.remove(&token) {
                     // The client may be gone.
@@ -302,6 +309,28 @@ impl State {
             news.sooner |= self.schedule(name);
         }
         news
+    }
+
+    /// Counts a new generation, and tells the log of it and of the members whose time was over.
+    fn tell(&mut self, name: &Arc<str>, gone: &[GoneMember]) {
+        for GoneMember { member_id, client_id, client_host, why } in gone {
+            if let Some(suppressed) = self.lines.pass("member of a group put out") {
+                let (group, member_id, client_id) = (shown(name), shown(member_id), shown(client_id));
+                let reason = why.as_str();
+                tracing::info!(suppressed, group, member_id, client_id, %client_host, reason, "member put out");
+            }
+        }
+        let Some(group) = self.groups.get_mut(name) else { return };
+        let generation = group.members.generation();
+        if generation == group.told_generation {
+            return;
+        }
+        group.told_generation = generation;
+        self.rebalances.inc();
+        if let Some(suppressed) = self.lines.pass("generation of a group") {
+            let (group, kind, members) = (shown(name), group.members.kind().as_str(), group.members.count());
+            tracing::info!(suppressed, group, kind, generation, members, "group has a new generation");
+        }
     }
 
     /// Bytes of records that one batch takes for certain: its header takes some, and what cannot be compressed grows a little.

@@ -73,14 +73,10 @@ fn look(node: &Node, shard: &Shard) -> bool {
             state.deadlines.insert((later, name));
             continue;
         }
-        let generation = group.members.generation();
         match &mut group.members {
             Members::Classic(members) => {
                 let mut effects = Effects::default();
                 members.tick(now, &settings.rules, &mut effects);
-                if members.generation() != generation {
-                    node.groups.metrics.rebalances.inc();
-                }
                 state.recount(&name);
                 news |= state.settle(&name, now, effects);
             }
@@ -94,9 +90,6 @@ fn look(node: &Node, shard: &Shard) -> bool {
                     room.checked_sub(bytes).inspect(|left| room = *left).is_some()
                 });
                 let lost_a_member = !changes.is_empty();
-                if lost_a_member {
-                    node.groups.metrics.rebalances.inc();
-                }
                 many |= changes.records().len() > RECORDS_AT_ONCE;
                 let change = Change { changes, lost_a_member, ..Change::default() };
                 match state.changed(&name, now, &settings, &image, change) {

@@ -204,6 +204,7 @@ async fn a_group_and_its_offsets_outlive_a_restart_and_its_members_go_on() {
     assert_eq!(client.call(8, &fetch_of("g")).await, before, "epochs and metadata included");
     assert_eq!(state(&mut client, "g").await, "Stable");
     assert_eq!(heartbeat(&mut client, "g", &joined).await, 0, "the same generation, nobody rebalances");
+    assert_eq!(node.metric("group_rebalances_total"), 0);
     let described = DescribeGroupsRequest { groups: vec![text("g")], ..Default::default() };
     let member = client.call(5, &described).await.groups.remove(0).members.remove(0);
     assert_eq!((member.member_id, member.member_assignment), (joined.member_id, Bytes::from_static(b"mine")));
@@ -437,6 +438,8 @@ async fn a_member_that_falls_silent_is_put_out_and_the_others_go_on() {
     // The second waits for the first, which says nothing more, and is alone then.
     let second = other.call(3, &join_of("g", "", None)).await;
     assert_eq!((second.error_code, second.generation_id, second.members.len()), (0, 2, 1));
+    // The first by its join, the other by the time that was over.
+    assert_eq!(node.metric("group_rebalances_total"), 2);
     assert_eq!(sync(&mut other, "g", &second, b"all").await, (0, b"all".to_vec()));
     assert_eq!(heartbeat(&mut client, "g", &first).await, ErrorCode::UnknownMemberId.code());
     assert_eq!(heartbeat(&mut other, "g", &second).await, 0);

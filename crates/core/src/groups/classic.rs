@@ -52,7 +52,7 @@ use self::{
     sessions::Sessions,
     sync::PendingStore,
 };
-use super::{GroupError, GroupRules, Now, Token};
+use super::{ENTRY_OVERHEAD_BYTES, GoneMember, GoneWhy, GroupError, GroupRules, Now, Token};
 
 /// The protocol type of consumers: its metadata names the topics that a member subscribes to.
 pub const CONSUMER_PROTOCOL_TYPE: &str = "consumer";
@@ -97,7 +97,7 @@ impl ClassicState {
 }
 
 /// From when on the retention of a group's offsets counts. A topic that the group subscribes to keeps its offsets anyway
-/// ([`ClassicGroup::is_subscribed`]).
+/// ([`ClassicGroup::subscribed_topics`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OffsetExpiry {
     /// Nothing expires: who uses the offsets is not settled.
@@ -295,14 +295,6 @@ impl ClassicGroup {
         self.subscribed_topics.as_ref()
     }
 
-    /// Whether a member subscribes to `topic`. Consumers whose topics cannot be known subscribe to all.
-    #[must_use]
-    pub fn is_subscribed(&self, topic: &str) -> bool {
-        self.subscribed_topics
-            .as_ref()
-            .map_or_else(|| self.uses_consumer_protocol(), |topics| topics.contains(topic))
-    }
-
     /// Whether nobody ever joined or is about to: the group is a name for offsets, or for nothing.
     #[must_use]
     pub fn is_simple(&self) -> bool {
@@ -335,7 +327,8 @@ impl ClassicGroup {
         let pending: usize =
             self.pending_joins.iter().map(|id| id.len() + PENDING_MEMBER_OVERHEAD_BYTES).sum();
         let stores: usize = self.pending_stores.values().map(PendingStore::bytes).sum();
-        let topics: usize = self.subscribed_topics.iter().flatten().map(|topic| topic.len() + 48).sum();
+        let topics: usize =
+            self.subscribed_topics.iter().flatten().map(|topic| topic.len() + ENTRY_OVERHEAD_BYTES).sum();
         GROUP_OVERHEAD_BYTES + self.members.bytes() + pending + stores + topics
     }
 
@@ -412,6 +405,17 @@ impl ClassicGroup {
         if let Some(wait) = sync {
             effects.synced(wait.token, Err(error));
         }
+    }
+
+    /// Takes a member out that did not do in time what it had to.
+    fn put_out(&mut self, member_id: &str, why: GoneWhy, effects: &mut Effects) {
+        effects.gone.extend(self.members.get(member_id).map(|member| GoneMember {
+            member_id: Arc::clone(member.id()),
+            client_id: Arc::clone(&member.identity.client_id),
+            client_host: Arc::clone(&member.identity.client_host),
+            why,
+        }));
+        self.remove_member(member_id, effects);
     }
 
     /// Takes a member, or one that has not joined yet, out of the group. What it waits for is answered: the client may still

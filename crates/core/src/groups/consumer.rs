@@ -189,14 +189,6 @@ impl ConsumerGroup {
             && members().all(|member_id| self.deadlines.is_running(member_id, Timer::Session))
     }
 
-    /// True when a member subscribes to the topic.
-    #[must_use]
-    pub fn is_subscribed_to(&self, topic: &str) -> bool {
-        let mut resolved = self.state.patterns.values();
-        self.state.members.values().any(|member| member.metadata.subscribed_topics.contains(topic))
-            || resolved.any(|resolved| resolved.topics.contains(topic))
-    }
-
     /// When [`tick`](Self::tick) must be called next.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use tidelog_types::Timestamp;
 
-use crate::groups::{GroupError, Token};
+use crate::groups::{GoneMember, GroupError, Token};
 
 /// A `JoinGroup`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +74,8 @@ pub struct Effects {
     /// A record to write. Its outcome goes to [`super::ClassicGroup::stored`]. Records of one group go to the log in the
     /// order of the calls that asked for them.
     pub store: Option<(StoreTicket, Stored)>,
+    /// Members that were put out since their time was over.
+    pub gone: Vec<GoneMember>,
 }
 
 impl Effects {

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{ClassicGroup, ClassicState, Effects, member::Member};
-use crate::groups::{GroupError, GroupRules, Now};
+use crate::groups::{GoneWhy, GroupError, GroupRules, Now};
 
 /// How soon a join phase that nobody joined is looked at again when its members want no time at all.
 const JOIN_RETRY_MIN: Duration = Duration::from_millis(100);
@@ -59,7 +59,7 @@ impl ClassicGroup {
         if self.members.get(&member_id).is_none_or(|member| !member.is_new && member.is_waiting()) {
             return;
         }
-        self.remove_member(&member_id, effects);
+        self.put_out(&member_id, GoneWhy::Heartbeat, effects);
         match self.state {
             ClassicState::Stable | ClassicState::CompletingRebalance => self.prepare_rebalance(now, effects),
             ClassicState::PreparingRebalance => self.complete_join_when_all_joined(now, effects),
@@ -88,7 +88,7 @@ impl ClassicGroup {
             return;
         }
         for member_id in std::mem::take(&mut self.pending_syncs) {
-            self.remove_member(&member_id, effects);
+            self.put_out(&member_id, GoneWhy::Sync, effects);
         }
         self.prepare_rebalance(now, effects);
     }
@@ -158,7 +158,7 @@ impl ClassicGroup {
         let gone: Vec<Arc<str>> =
             self.members.iter().filter(is_gone).map(|member| Arc::clone(member.id())).collect();
         for member_id in gone {
-            self.remove_member(&member_id, effects);
+            self.put_out(&member_id, GoneWhy::Join, effects);
         }
         if !self.elect_leader() && !self.members.is_empty() {
             // Only static members, and none of them here: their sessions decide.

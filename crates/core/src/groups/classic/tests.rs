@@ -142,6 +142,7 @@ struct Scene {
     tokens: u64,
     replies: BTreeMap<Token, Reply>,
     stores: Vec<(StoreTicket, Stored)>,
+    gone: Vec<(Arc<str>, GoneWhy)>,
 }
 
 impl Scene {
@@ -154,7 +155,13 @@ impl Scene {
             tokens: 0,
             replies: BTreeMap::new(),
             stores: Vec::new(),
+            gone: Vec::new(),
         }
+    }
+
+    /// The topics that its members subscribe to; `None` where nobody knows.
+    fn subscribed(&self) -> Option<Vec<&str>> {
+        self.group.subscribed_topics().map(|topics| topics.iter().map(|topic| &**topic).collect())
     }
 
     /// A stable group of generation 1 whose dynamic members are `ids`, led by the first.
@@ -219,6 +226,7 @@ impl Scene {
             assert_eq!(twice, None, "{token:?} is answered once");
         }
         self.stores.extend(effects.store);
+        self.gone.extend(effects.gone.into_iter().map(|gone| (gone.member_id, gone.why)));
         assert_eq!(self.group.members.bytes(), self.group.members.bytes_counted());
     }
 

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{ConsumerGroup, ConsumerRecord, ConsumerRules, MemberState, deadlines::Timer, session_timeout};
-use crate::groups::Now;
+use crate::groups::{GoneMember, Now};
 
 /// The records of what one call changed, in their order. They are applied already.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -11,6 +11,8 @@ pub struct Changes {
     records: Vec<ConsumerRecord>,
     /// For each of them the record that makes the group what it was before.
     inverses: Vec<ConsumerRecord>,
+    /// Members that were put out since their time was over.
+    pub(super) gone: Vec<GoneMember>,
     /// The state of the regular expressions' resolution, where it moved: it is not stored.
     pub(super) patterns_resolved: Option<Option<(i64, Duration)>>,
 }
@@ -34,6 +36,12 @@ impl Changes {
         self.records.iter().any(|record| matches!(record, ConsumerRecord::TargetAssignmentMetadata(Some(_))))
     }
 
+    /// Members that were put out since their time was over.
+    #[must_use]
+    pub fn gone(&self) -> &[GoneMember] {
+        &self.gone
+    }
+
     /// The records alone, of what is not to be taken back.
     #[must_use]
     pub fn into_records(self) -> Vec<ConsumerRecord> {
@@ -44,6 +52,7 @@ impl Changes {
     pub(super) fn extend(&mut self, later: Self) {
         self.records.extend(later.records);
         self.inverses.extend(later.inverses);
+        self.gone.extend(later.gone);
         self.patterns_resolved = self.patterns_resolved.or(later.patterns_resolved);
     }
 }

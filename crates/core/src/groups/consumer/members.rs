@@ -7,7 +7,7 @@ use super::{
     HeartbeatRefused, Heartbeated, LEAVE_FOR_A_WHILE, LEFT_FOR_A_WHILE, MemberState, TopicsImage,
     deadlines::Timer,
 };
-use crate::groups::{GroupError, Now};
+use crate::groups::{GoneMember, GoneWhy, GroupError, Now};
 
 impl ConsumerGroup {
     /// Handles a heartbeat that leaves.
@@ -71,7 +71,7 @@ impl ConsumerGroup {
         topics: &dyn TopicsImage,
         mut has_room: impl FnMut(&str, &str) -> bool,
     ) -> Changes {
-        let mut expired = BTreeSet::new();
+        let (mut expired, mut changes) = (BTreeSet::new(), Changes::default());
         while let Some(member_id) = self.deadlines.due(now.monotonic) {
             let pattern = self.state.members.get(member_id).map(|member| &member.metadata.subscribed_pattern);
             let is_new = !expired.contains(member_id);
@@ -79,16 +79,24 @@ impl ConsumerGroup {
                 break;
             }
             let Some((member_id, timer)) = self.deadlines.take_due(now.monotonic) else { break };
-            let is_over = self.state.members.get(&member_id).is_some_and(|member| match timer {
-                Timer::Session => true,
-                Timer::Revocation => member.current.state == MemberState::UnrevokedPartitions,
-                Timer::Join | Timer::Sync => member.metadata.classic.is_some(),
-            });
-            if is_over {
-                expired.insert(member_id);
+            let Some(member) = self.state.members.get(&member_id) else { continue };
+            let (is_over, why) = match timer {
+                Timer::Session => (true, GoneWhy::Heartbeat),
+                Timer::Revocation => {
+                    (member.current.state == MemberState::UnrevokedPartitions, GoneWhy::Revocation)
+                }
+                Timer::Join => (member.metadata.classic.is_some(), GoneWhy::Join),
+                Timer::Sync => (member.metadata.classic.is_some(), GoneWhy::Sync),
+            };
+            if is_over && expired.insert(Arc::clone(&member_id)) {
+                changes.gone.push(GoneMember {
+                    member_id,
+                    client_id: Arc::clone(&member.metadata.client_id),
+                    client_host: Arc::clone(&member.metadata.client_host),
+                    why,
+                });
             }
         }
-        let mut changes = Changes::default();
         self.remove_members(topics, &expired, &mut changes);
         changes
     }

@@ -12,6 +12,8 @@ use std::{
 use bytes::Bytes;
 use tidelog_types::{Timestamp, TopicId};
 
+use crate::groups::ENTRY_OVERHEAD_BYTES;
+
 /// Partitions by topic.
 pub type Partitions = BTreeMap<TopicId, BTreeSet<i32>>;
 
@@ -110,9 +112,6 @@ pub struct MemberMetadata {
     /// Present while the member speaks the classic protocol.
     pub classic: Option<ClassicMember>,
 }
-
-/// What one entry of a set or list takes besides its bytes.
-const ENTRY_OVERHEAD_BYTES: usize = 64;
 
 impl MemberMetadata {
     /// What it takes in memory besides the struct itself, about; nothing for what nobody has said.

@@ -9,7 +9,7 @@ use std::{
 use tidelog_types::{Timestamp, TopicId};
 
 use super::*;
-use crate::groups::GroupError;
+use crate::groups::{GoneWhy, GroupError};
 
 mod commits;
 mod membership;
@@ -128,6 +128,8 @@ pub(super) struct Bench {
     pub(super) now: Now,
     /// All that was stored, in order.
     pub(super) log: Vec<ConsumerRecord>,
+    /// Who was put out.
+    pub(super) gone: Vec<(Arc<str>, GoneWhy)>,
 }
 
 impl Bench {
@@ -141,6 +143,7 @@ impl Bench {
                 wall: Timestamp::from_millis(1_700_000_000_000),
             },
             log: Vec::new(),
+            gone: Vec::new(),
         }
     }
 
@@ -181,6 +184,7 @@ impl Bench {
             undone.has_timers_of_its_members(),
             "a timer without its member, or a member without a session"
         );
+        self.gone.extend(changes.gone().iter().map(|gone| (Arc::clone(&gone.member_id), gone.why)));
         self.log.extend(changes.into_records());
     }
 

@@ -50,6 +50,7 @@ fn members_that_do_not_join_again_are_out_after_the_rebalance_timeout() {
     scene.pass_with_heartbeats(secs(1), &["b", "c"]);
     assert_eq!(scene.reply(token), Some(told(joined(2, "a", "a", &["a"]))));
     assert_eq!(scene.heartbeat("b", 2), Err(GroupError::UnknownMemberId));
+    assert_eq!(scene.gone, [("b".into(), GoneWhy::Join), ("c".into(), GoneWhy::Join)]);
 }
 
 #[test]

@@ -168,6 +168,7 @@ fn who_never_syncs_is_out_after_the_rebalance_timeout() {
     );
     scene.pass_with_heartbeats(secs(1), &["a", "b", "c"]);
     assert_eq!(scene.ids(), ["a", "c"]);
+    assert_eq!(scene.gone, [("b".into(), GoneWhy::Sync)]);
     assert_eq!(scene.group.state(), ClassicState::PreparingRebalance);
 }
 

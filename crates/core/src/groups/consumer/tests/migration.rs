@@ -396,4 +396,5 @@ fn a_classic_member_has_to_sync_and_to_join_in_time() {
     assert!(alive(&mut bench));
     bench.pass(Duration::from_secs(16));
     assert!(!alive(&mut bench));
+    assert_eq!(bench.gone, [("c1".into(), GoneWhy::Sync), ("c1".into(), GoneWhy::Join)]);
 }

@@ -115,6 +115,7 @@ fn a_member_that_does_not_give_up_in_time_is_removed() {
     bench.pass(Duration::from_millis(2));
     bench.tick();
     assert!(bench.group.member("m1").is_none());
+    assert_eq!(bench.gone, [("m1".into(), GoneWhy::Revocation)]);
     assert_eq!(bench.beat("m2", 2, None), (3, Some(partitions(&[(1, &[0, 1])]))));
 }
 
