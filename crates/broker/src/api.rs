@@ -39,6 +39,7 @@ pub(crate) mod offset_delete;
 pub(crate) mod offset_fetch;
 pub(crate) mod offset_for_leader_epoch;
 pub(crate) mod produce;
+pub(crate) mod sasl;
 pub(crate) mod sync_group;
 pub(crate) mod unregister_broker;
 pub(crate) mod update_features;

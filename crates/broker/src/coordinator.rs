@@ -59,6 +59,7 @@ pub(crate) use self::{
     settings::GroupSettings,
     shard::Shard,
     topic::ensure as ensure_topic,
+    topics::topic_id,
 };
 use crate::node::Node;
 
@@ -83,8 +84,8 @@ pub(crate) struct GroupCoordinator {
     creation: tokio::sync::Mutex<()>,
     /// New regular expressions are looked at one at a time.
     pattern_turns: tokio::sync::Semaphore,
-    /// Those that are only due again have a turn of their own: new ones do not wait for them.
-    refresh_turns: tokio::sync::Semaphore,
+    /// Those that are only due again have a turn of their own: new ones do not wait for them, and nobody for those.
+    refresh_turns: Arc<tokio::sync::Semaphore>,
     members_room: room::MembersRoom,
 }
 
@@ -97,7 +98,7 @@ impl GroupCoordinator {
             again: tokio::sync::Notify::new(),
             creation: tokio::sync::Mutex::default(),
             pattern_turns: tokio::sync::Semaphore::new(1),
-            refresh_turns: tokio::sync::Semaphore::new(1),
+            refresh_turns: Arc::new(tokio::sync::Semaphore::new(1)),
             members_room: room::MembersRoom::new(),
         }
     }
@@ -111,8 +112,11 @@ impl GroupCoordinator {
         }
     }
 
-    /// A change of a group was taken back.
-    fn too_large(&self, node: &Node, group: &str) {
+    /// A change of a group was taken back. Where it is for want of space the log has its own line.
+    fn taken_back(&self, node: &Node, group: &str, code: ErrorCode) {
+        if code != ErrorCode::UnknownServerError {
+            return;
+        }
         self.metrics.too_large.inc();
         if let Some(suppressed) = node.connection_lines.pass("change of a group too large") {
             tracing::warn!(

@@ -206,6 +206,7 @@ served! {
     SyncGroup [0-5] api::sync_group::handle;
     DescribeGroups [0-6] api::describe_groups::handle as api::describe_groups::answer_bytes;
     ListGroups [0-5] api::list_groups::handle as api::list_groups::answer_bytes;
+    SaslHandshake [0-1] api::sasl::handshake;
     CreateTopics [2-7] api::create_topics::handle;
     DeleteTopics [1-6] api::delete_topics::handle;
     DeleteRecords [0-2] api::delete_records::handle;
@@ -216,6 +217,7 @@ served! {
     DescribeLogDirs [1-4] api::describe_log_dirs::handle as api::describe_log_dirs::answer_bytes;
     DeleteGroups [0-2] api::delete_groups::handle;
     OffsetDelete [0-0] api::offset_delete::handle;
+    SaslAuthenticate [0-2] api::sasl::authenticate;
     CreatePartitions [0-3] api::create_partitions::handle;
     ElectLeaders [0-2] api::elect_leaders::handle as api::elect_leaders::answer_bytes;
     IncrementalAlterConfigs [0-1] api::incremental_alter_configs::handle;

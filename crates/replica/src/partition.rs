@@ -302,6 +302,12 @@ impl PartitionHandle {
         snapshot.leading.then_some(snapshot.leader_epoch)
     }
 
+    /// Whether the disk has space for appends, as of the last look.
+    #[must_use]
+    pub fn has_space(&self) -> bool {
+        self.inner.log.has_space()
+    }
+
     /// Why it takes no append any more, if so.
     #[must_use]
     pub fn failure(&self) -> Option<Arc<str>> {

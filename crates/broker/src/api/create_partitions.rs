@@ -16,7 +16,7 @@ use super::create_topics::check_replicas;
 use crate::{
     connection::Caller,
     error_code::{self, ApiError},
-    node::Node,
+    node::{Node, is_internal},
 };
 
 pub(crate) async fn handle(
@@ -70,6 +70,12 @@ async fn grow(
         return Err(invalid(format!(
             "The topic {name} currently has {current} partition(s); {count} would not be an increase."
         )));
+    }
+    if is_internal(&name) {
+        return Err(ApiError::new(
+            ErrorCode::PolicyViolation,
+            format!("{name} keeps its number of partitions: what is in it is found by that number."),
+        ));
     }
     if count > limits::PARTITIONS_PER_TOPIC_MAX {
         return Err(ApiError::new(

@@ -1,8 +1,11 @@
 //! OffsetFetch (key 9): one group in the versions up to 7, several from 8 on.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
-use tidelog_core::groups::offsets::{CommittedOffset, OffsetTable, Sizes};
+use tidelog_core::{
+    cluster::MetadataImage,
+    groups::offsets::{CommittedOffset, OffsetTable, Sizes},
+};
 use tidelog_wire::{
     ErrorCode, Str,
     messages::{
@@ -134,12 +137,16 @@ fn one(
 
 fn fetch(node: &Node, group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup {
     let member = (group.member_id.as_deref(), group.member_epoch);
-    let look = |offsets: &OffsetTable| match &group.topics {
-        Some(topics) => {
-            let mut mentions = Mentions::default();
-            topics.iter().map(|topic| asked(offsets, topic, &mut mentions)).collect()
+    let look = |offsets: &OffsetTable| {
+        // Once the table cannot change: what was committed was let in by this image or one before it.
+        let image = node.image();
+        match &group.topics {
+            Some(topics) => {
+                let mut mentions = Mentions::default();
+                topics.iter().map(|topic| asked(&image, offsets, topic, &mut mentions)).collect()
+            }
+            None => all(&image, offsets),
         }
-        None => all(offsets),
     };
     let found = coordinator::shard_of(node, &group.group_id)
         .and_then(|shard| shard.offsets(&group.group_id, member, look));
@@ -155,16 +162,20 @@ fn fetch(node: &Node, group: OffsetFetchRequestGroup) -> OffsetFetchResponseGrou
     }
 }
 
+/// An offset that was committed to another topic of that name is none, also before its end is written.
 fn asked<'a>(
+    image: &MetadataImage,
     offsets: &OffsetTable,
     topic: &'a OffsetFetchRequestTopics,
     mentions: &mut Mentions<(&'a Str, i32)>,
 ) -> OffsetFetchResponseTopics {
+    let current = coordinator::topic_id(image, &topic.name);
     let partitions = topic.partition_indexes.iter();
     let partitions =
         partitions.filter(|partition| mentions.allow((&topic.name, **partition))).map(|partition| {
             offsets
                 .get(&topic.name, *partition)
+                .filter(|found| found.is_of(current))
                 .map_or_else(|| none(*partition), |found| one_of(*partition, found))
         });
     OffsetFetchResponseTopics {
@@ -174,15 +185,17 @@ fn asked<'a>(
     }
 }
 
-fn all(offsets: &OffsetTable) -> Vec<OffsetFetchResponseTopics> {
-    let topic = |(name, partitions): (&Arc<str>, &std::collections::BTreeMap<i32, CommittedOffset>)| {
+fn all(image: &MetadataImage, offsets: &OffsetTable) -> Vec<OffsetFetchResponseTopics> {
+    let topic = |(name, partitions): (&Arc<str>, &BTreeMap<i32, CommittedOffset>)| {
+        let current = coordinator::topic_id(image, name);
+        let found = partitions.iter().filter(|(_, found)| found.is_of(current));
         OffsetFetchResponseTopics {
             name: Str::from(&**name),
-            partitions: partitions.iter().map(|(partition, found)| one_of(*partition, found)).collect(),
+            partitions: found.map(|(partition, found)| one_of(*partition, found)).collect(),
             ..OffsetFetchResponseTopics::default()
         }
     };
-    offsets.topics().map(topic).collect()
+    offsets.topics().map(topic).filter(|topic| !topic.partitions.is_empty()).collect()
 }
 
 fn one_of(partition: i32, committed: &CommittedOffset) -> OffsetFetchResponsePartitions {

@@ -66,8 +66,8 @@ impl State {
     /// Queues what a machine has changed, and makes a classic group of it where all its members are classic.
     ///
     /// # Errors
-    /// `UNKNOWN_SERVER_ERROR`, Kafka's code for it: the records of the change are more than one batch may hold. The group is
-    /// what it was.
+    /// `UNKNOWN_SERVER_ERROR`, Kafka's code for it: the records of the change are more than one batch may hold.
+    /// `COORDINATOR_NOT_AVAILABLE`: the disk has no space for them. The group is what it was.
     pub(super) fn changed(
         &mut self,
         name: &Arc<str>,
@@ -77,13 +77,18 @@ impl State {
         change: Change,
     ) -> Result<News, ErrorCode> {
         let Change { changes, takes_over, lost_a_member, replaced_a_member, answer } = change;
+        if !changes.is_empty() && !self.has_space() {
+            self.take_back(name, now, settings, &changes, takes_over.is_some());
+            return Err(ErrorCode::CoordinatorNotAvailable);
+        }
         let Some(group) = self.groups.get(name) else { return Ok(News::default()) };
         let end = (takes_over.is_some() && group.recorded).then(|| records::group_tombstone(name));
         let entries = end.into_iter().chain(entries_of(name, changes.records())).collect();
         let mut entries: Vec<Entry> = match entries {
             Ok(entries) if self.fits(&entries) => entries,
             Ok(_) | Err(_) => {
-                return Err(self.take_back(name, now, settings, &changes, takes_over.is_some()));
+                self.take_back(name, now, settings, &changes, takes_over.is_some());
+                return Err(ErrorCode::UnknownServerError);
             }
         };
         let mut effects = Effects { gone: changes.gone().to_vec(), ..Effects::default() };
@@ -119,7 +124,7 @@ impl State {
         settings: &GroupSettings,
         changes: &Changes,
         took_over: bool,
-    ) -> ErrorCode {
+    ) {
         if let Some(Group { members: Members::Consumer(members), .. }) = self.groups.get_mut(name)
             && !took_over
         {
@@ -130,7 +135,6 @@ impl State {
         } else {
             self.schedule(name);
         }
-        ErrorCode::UnknownServerError
     }
 
     /// Puts the group that its members go over to in the place of a classic one.
@@ -195,7 +199,7 @@ impl Shard {
     /// # Errors
     /// Kafka's code and a text.
     pub(crate) async fn consumer_heartbeat(
-        &self,
+        self: &Arc<Self>,
         node: &Arc<Node>,
         group: &str,
         request: Heartbeat,
@@ -219,8 +223,9 @@ impl Shard {
             let surroundings = (&*settings, &*image, &resolutions);
             let beat = |state: &mut State| beat(state, &group, now, surroundings, &request);
             let tried = handed_on(node, &mut state, &group, now, (&settings, &image), beat)?;
-            let HandedOn { answer, receiver, news } =
-                tried.map_err(|code| (code, Some(TOO_LARGE.to_owned())))?;
+            let HandedOn { answer, receiver, news } = tried.map_err(|code| {
+                (code, (code == ErrorCode::UnknownServerError).then(|| TOO_LARGE.to_owned()))
+            })?;
             drop(state);
             self.wake(news);
             (answer, receiver)
@@ -299,9 +304,13 @@ impl Shard {
         let (settings, image) = (node.groups.settings(), node.image());
         let (synced, receiver) = {
             let mut state = self.serving()?;
+            let has_room = state.has_room();
             let Some(Group { members: Members::Consumer(members), .. }) = state.group(group)? else {
                 return Ok(None);
             };
+            if !has_room {
+                return Err(ErrorCode::CoordinatorNotAvailable);
+            }
             let synced = members
                 .classic_sync(now, &Topics(&image), request)
                 .map_err(|error| error_code::group(&error))?;
@@ -330,15 +339,19 @@ impl Shard {
         let (settings, image) = (node.groups.settings(), node.image());
         let (left, receiver) = {
             let mut state = self.serving()?;
+            let has_room = state.has_room();
             let Some(Group { members: Members::Consumer(found), .. }) = state.group(group)? else {
                 return Ok(None);
             };
+            if !has_room {
+                return Err(ErrorCode::CoordinatorNotAvailable);
+            }
             let (left, changes) = found.classic_leave(&Topics(&image), &leaving(members));
             let (sender, receiver) = oneshot::channel();
             let lost_a_member = !changes.is_empty();
             let change = Change { changes, lost_a_member, answer: Some(sender), ..Change::default() };
             let changed = state.changed(group, now, &settings, &image, change);
-            let news = changed.inspect_err(|_| node.groups.too_large(node, group))?;
+            let news = changed.inspect_err(|code| node.groups.taken_back(node, group, *code))?;
             drop(state);
             self.wake(news);
             (left, receiver)
@@ -476,8 +489,8 @@ fn handed_on<A, E>(
         Ok(match changed {
             Ok(news) => Ok(HandedOn { answer, receiver, news }),
             Err(code) => {
-                node.groups.too_large(node, name);
-                Err((code, has_target))
+                node.groups.taken_back(node, name, code);
+                Err((code, has_target && code == ErrorCode::UnknownServerError))
             }
         })
     };

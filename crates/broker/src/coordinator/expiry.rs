@@ -1,15 +1,19 @@
 //! Offsets that end: by their age, with their topic, with their group.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use tidelog_core::groups::offsets::{CommittedOffset, Place};
 use tidelog_runtime::CancellationToken;
-use tidelog_types::TopicName;
+use tidelog_types::{TopicId, shown};
 use tidelog_wire::ErrorCode;
 
 use super::{
     records,
     shard::{Shard, State, tell},
+    topics::topic_id,
     write::{Answer, Entry, Then, Write},
 };
 use crate::node::Node;
@@ -27,6 +31,7 @@ pub(super) async fn run(node: Arc<Node>, ended: CancellationToken) {
             () = node.clock.sleep(interval) => {}
         }
         for shard in node.groups.all() {
+            drop_offsets_of_other_topics(&node, &shard, None);
             expire(&node, &shard);
         }
     }
@@ -39,7 +44,11 @@ pub(super) fn expire(node: &Node, shard: &Shard) {
     let names: Vec<Arc<str>> = state.groups.keys().cloned().collect();
     let mut written = false;
     // A commit that is on its way is newer than what was looked at.
-    let coming = state.all_unapplied_places();
+    let coming: BTreeMap<Arc<str>, BTreeSet<Place>> = state
+        .all_unapplied()
+        .into_iter()
+        .map(|(name, places)| (name, places.into_keys().cloned().collect()))
+        .collect();
     for name in names {
         let Some(group) = state.groups.get(&name).filter(|group| !group.deleting) else { continue };
         let comes = |place: &Place| coming.get(&name).is_some_and(|places| places.contains(place));
@@ -55,8 +64,9 @@ pub(super) fn expire(node: &Node, shard: &Shard) {
             written |= delete_group(&mut state, &name, None);
             node.groups.metrics.expired.add(expired.len() as u64);
         } else if !expired.is_empty() {
-            node.groups.metrics.expired.add(expired.len() as u64);
-            written |= end_offsets(&mut state, &name, expired);
+            let ended = end_offsets(&mut state, &name, expired);
+            node.groups.metrics.expired.add(ended as u64);
+            written |= ended > 0;
         }
     }
     drop(state);
@@ -65,67 +75,59 @@ pub(super) fn expire(node: &Node, shard: &Shard) {
     }
 }
 
-/// Ends the offsets of topics that are gone, under their names.
-pub(super) fn drop_topics(node: &Node, shard: &Shard, topics: &[Arc<str>]) {
-    let topics: BTreeSet<&Arc<str>> = topics.iter().collect();
-    let of_them = |state: &State, name: &Arc<str>, coming: Option<&BTreeSet<Place>>| -> Vec<Place> {
-        let group = state.groups.get(name);
-        let kept = group
-            .into_iter()
-            .flat_map(|group| topics.iter().flat_map(|topic| group.offsets.places_of(topic)));
-        let coming = coming.into_iter().flatten().filter(|(topic, _)| topics.contains(topic));
-        let places: BTreeSet<Place> = kept.chain(coming.cloned()).collect();
-        places.into_iter().collect()
-    };
-    drop_places(node, shard, of_them);
-}
-
-/// Ends the offsets that were committed to a topic that is gone, or that another has the name of now.
-pub(super) fn drop_offsets_of_other_topics(node: &Node, shard: &Shard) {
-    let image = node.image();
-    let current = |name: &str| {
-        let name = TopicName::new(name).ok()?;
-        image.topic_by_name(&name).map(|topic| topic.id)
-    };
-    let others = |state: &State, name: &Arc<str>, _: Option<&BTreeSet<Place>>| {
-        state.groups.get(name).map(|group| group.offsets.of_other_topics(current)).unwrap_or_default()
-    };
-    drop_places(node, shard, others);
-}
-
-fn drop_places(
-    node: &Node,
-    shard: &Shard,
-    which: impl Fn(&State, &Arc<str>, Option<&BTreeSet<Place>>) -> Vec<Place>,
-) {
+/// Ends offsets that were committed to a topic that is gone, or that another has the name of now: `among` these names, or all.
+/// What finds no room, or is not written, is found again by the next look at all of them.
+pub(super) fn drop_offsets_of_other_topics(node: &Node, shard: &Shard, among: Option<&BTreeSet<Arc<str>>>) {
     // A shard that is loading looks for itself when it is done.
     let Ok(mut state) = shard.serving() else { return };
-    let names: Vec<Arc<str>> = state.groups.keys().cloned().collect();
-    let mut written = false;
-    let coming = state.all_unapplied_places();
-    for name in names {
-        let places = which(&state, &name, coming.get(&name));
-        if places.is_empty() || state.groups.get(&name).is_none_or(|group| group.deleting) {
-            continue;
-        }
-        node.groups.metrics.deleted.add(places.len() as u64);
-        written |= end_offsets(&mut state, &name, places);
+    // Under the lock: whatever was committed here was let in by this image or one before it.
+    let image = node.image();
+    let stale = of_other_topics(&state, among, |topic| topic_id(&image, topic));
+    let mut written = 0;
+    for (name, places) in stale {
+        written += end_offsets(&mut state, &name, places);
     }
     drop(state);
-    if written {
+    node.groups.metrics.deleted.add(written as u64);
+    if written > 0 {
         shard.work.notify_one();
     }
 }
 
-/// Queues tombstones of offsets. What finds no room is found again at the next look. Answers whether any was queued.
-fn end_offsets(state: &mut State, name: &Arc<str>, places: Vec<Place>) -> bool {
-    let mut written = false;
+/// Such offsets of each group. What is on its way to the log is newer than what is kept.
+fn of_other_topics(
+    state: &State,
+    among: Option<&BTreeSet<Arc<str>>>,
+    current: impl Fn(&str) -> Option<TopicId>,
+) -> Vec<(Arc<str>, BTreeSet<Place>)> {
+    let coming = state.all_unapplied();
+    let groups = state.groups.iter().filter(|(_, group)| !group.deleting);
+    let stale = groups.map(|(name, group)| {
+        let mut places = group.offsets.of_other_topics(among, &current);
+        for (place, newest) in coming.get(name).into_iter().flatten() {
+            if newest.is_none_or(|committed| committed.is_of(current(&place.0))) {
+                places.remove(*place);
+            } else if among.is_none_or(|names| names.contains(&place.0)) {
+                places.insert((*place).clone());
+            }
+        }
+        (Arc::clone(name), places)
+    });
+    stale.filter(|(_, places)| !places.is_empty()).collect()
+}
+
+/// Queues tombstones of offsets, and answers of how many.
+fn end_offsets(state: &mut State, name: &Arc<str>, places: impl IntoIterator<Item = Place>) -> usize {
+    let mut written = 0;
     for (entries, changes) in endings(name, places, state.batch_bytes_max()) {
+        let count = changes.len();
         let write = Write { group: Arc::clone(name), entries, then: Then::Offsets { changes, answer: None } };
         match state.push(write) {
-            Ok(()) => written = true,
+            Ok(()) => written += count,
             Err((code, _)) => {
-                tracing::warn!(group = %name, %code, "offsets are not ended yet");
+                if let Some(suppressed) = state.lines.pass("offsets not ended") {
+                    tracing::warn!(suppressed, group = shown(name), %code, "offsets are not ended yet");
+                }
                 break;
             }
         }
@@ -142,10 +144,12 @@ pub(super) fn delete_group(state: &mut State, name: &Arc<str>, answer: Option<An
         tell(answer, Err(ErrorCode::CoordinatorNotAvailable));
         return false;
     }
+    let group_writes = group.writes;
     let mut places: BTreeSet<Place> = group.offsets.places().collect();
     places.extend(state.unapplied_places(name).into_iter().cloned());
     let members = state.end_members(name);
-    if places.is_empty() && members.is_empty() {
+    // What is on its way has to be there first: were it not written, the group would be found again.
+    if places.is_empty() && members.is_empty() && group_writes == 0 {
         // Nobody will find it after a start either.
         state.remove(name);
         tell(answer, Ok(()));
@@ -159,6 +163,7 @@ pub(super) fn delete_group(state: &mut State, name: &Arc<str>, answer: Option<An
     state.push_applied(Write { group: Arc::clone(name), entries: members, then });
     if let Some(group) = state.groups.get_mut(name) {
         group.deleting = true;
+        group.has_lasting_offsets = false;
     }
     true
 }
@@ -189,7 +194,10 @@ fn endings(name: &str, places: impl IntoIterator<Item = Place>, bytes_max: usize
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::shard::tests::{queue_commit, state, write_one},
+        *,
+    };
 
     #[test]
     fn offsets_end_by_as_many_batches_as_their_names_need() {
@@ -208,5 +216,41 @@ mod tests {
         assert_eq!(split("g", places(2_500, "t")), [1_000, 1_000, 500]);
         assert_eq!(split(&"g".repeat(30_000), places(7, "t")), [3, 3, 1]);
         assert_eq!(split("g", Vec::new()), [0_usize; 0]);
+    }
+
+    #[test]
+    fn offsets_of_a_deleted_topic_end_and_those_of_its_namesake_stay() {
+        let (then, now) = (TopicId::from_bytes([1; 16]), TopicId::from_bytes([2; 16]));
+        let current = |topic: &str| (topic == "t").then_some(now);
+        let (group, place) = (Arc::<str>::from("g"), (Arc::<str>::from("t"), 0));
+        let mut state = state();
+        let stale = |state: &State, among: Option<&BTreeSet<Arc<str>>>| {
+            of_other_topics(state, among, current)
+                .into_iter()
+                .flat_map(|(_, places)| places)
+                .collect::<Vec<_>>()
+        };
+        // A commit that came late, of the topic before: it ends as soon as it is seen, written or not.
+        queue_commit(&mut state, &group, &place, then);
+        assert_eq!(stale(&state, None), [place.clone()]);
+        write_one(&mut state, Ok(()));
+        let named = |name: &str| BTreeSet::from([Arc::from(name)]);
+        assert_eq!(stale(&state, Some(&named("t"))), [place.clone()]);
+        assert_eq!(stale(&state, Some(&named("u"))), []);
+        // One of the topic that has the name now is on its way, and stays.
+        queue_commit(&mut state, &group, &place, now);
+        assert_eq!(stale(&state, None), []);
+        write_one(&mut state, Ok(()));
+        assert_eq!(stale(&state, None), []);
+        assert_eq!(state.groups[&group].offsets.get("t", 0).unwrap().topic_id, Some(now));
+        // What ends already is not ended again; where that is not written, it is found again.
+        let other = (Arc::<str>::from("gone"), 0);
+        queue_commit(&mut state, &group, &other, then);
+        write_one(&mut state, Ok(()));
+        let ends = stale(&state, None);
+        assert_eq!(end_offsets(&mut state, &group, ends), 1);
+        assert_eq!(stale(&state, None), []);
+        write_one(&mut state, Err(ErrorCode::CoordinatorNotAvailable));
+        assert_eq!(stale(&state, None), [other]);
     }
 }

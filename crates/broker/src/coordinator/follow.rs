@@ -1,6 +1,9 @@
 //! Shards begin and end, and offsets of deleted topics go, as the cluster's metadata say.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use tidelog_core::cluster::MetadataImage;
 use tidelog_runtime::CancellationToken;
@@ -20,7 +23,7 @@ pub(super) async fn run(node: Arc<Node>, ended: CancellationToken) {
         if !image.has_topics_of(&last) {
             let gone = gone(&last, &image);
             for shard in node.groups.all().iter().filter(|_| !gone.is_empty()) {
-                expiry::drop_topics(&node, shard, &gone);
+                expiry::drop_offsets_of_other_topics(&node, shard, Some(&gone));
             }
         }
         place_shards(&node, &image);
@@ -39,7 +42,7 @@ pub(super) async fn run(node: Arc<Node>, ended: CancellationToken) {
 }
 
 /// Names that a topic had in `last` and that topic has not now.
-fn gone(last: &MetadataImage, now: &MetadataImage) -> Vec<Arc<str>> {
+fn gone(last: &MetadataImage, now: &MetadataImage) -> BTreeSet<Arc<str>> {
     let gone = last
         .topics()
         .filter(|topic| now.topic_by_name(&topic.name).is_none_or(|current| current.id != topic.id));
@@ -53,7 +56,8 @@ fn place_shards(node: &Arc<Node>, image: &MetadataImage) {
     if let Some(topic) = topic {
         for (partition, index) in topic.partitions.iter().zip(0..) {
             if partition.leader == Some(node.id) {
-                led.insert(index, TopicPartition { topic_id: topic.id, partition: PartitionIndex(index) });
+                let place = TopicPartition { topic_id: topic.id, partition: PartitionIndex(index) };
+                led.insert(index, (place, partition.leader_epoch));
             }
         }
     }
@@ -62,25 +66,18 @@ fn place_shards(node: &Arc<Node>, image: &MetadataImage) {
     {
         let mut shards = node.groups.shards();
         shards.retain(|index, shard| {
-            let stays = led.get(index).is_some_and(|place| *place == shard.handle.place());
+            let stays = led.get(index) == Some(&(shard.handle.place(), shard.leader_epoch));
             if !stays {
                 ended.push(Arc::clone(shard));
             }
             stays
         });
-        for (index, place) in led {
+        for (index, (place, leader_epoch)) in led {
             if shards.contains_key(&index) {
                 continue;
             }
             if let Some(handle) = node.replicas.partition(&place) {
-                let closed = node.coordinators.shutdown_token().child_token();
-                let shard = Arc::new(Shard::new(
-                    handle,
-                    node.groups.members_room.clone(),
-                    node.connection_lines.clone(),
-                    node.groups.metrics.rebalances.clone(),
-                    closed,
-                ));
+                let shard = Arc::new(Shard::new(node, handle, leader_epoch));
                 shards.insert(index, Arc::clone(&shard));
                 begun.push(shard);
             }
@@ -112,5 +109,5 @@ fn begin(node: &Arc<Node>, shard: &Arc<Shard>) {
 async fn load_shard(node: Arc<Node>, shard: Arc<Shard>) {
     load::run(Arc::clone(&node), Arc::clone(&shard)).await;
     // A topic that was deleted, or made anew, while nobody followed.
-    expiry::drop_offsets_of_other_topics(&node, &shard);
+    expiry::drop_offsets_of_other_topics(&node, &shard, None);
 }

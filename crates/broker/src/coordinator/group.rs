@@ -165,6 +165,8 @@ pub(super) struct Group {
     pub(super) recorded: bool,
     /// Its tombstones are on their way: until they are durable it takes no request.
     pub(super) deleting: bool,
+    /// Of its tombstones, some of offsets were not written.
+    pub(super) has_lasting_offsets: bool,
     /// Writes of it that are not applied yet.
     pub(super) writes: usize,
     /// The last generation that was counted and told.
@@ -181,6 +183,7 @@ impl Group {
             deadline: None,
             recorded: false,
             deleting: false,
+            has_lasting_offsets: false,
             writes: 0,
             told_generation: 0,
             held: None,

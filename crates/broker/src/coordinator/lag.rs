@@ -55,16 +55,20 @@ fn lags(node: &Node) -> Vec<Lag> {
     let mut lags = Vec::new();
     for shard in node.groups.all() {
         let room = SHOWN_MAX.saturating_sub(lags.len());
-        for (group, topic, partition, offset) in shard.committed(room) {
+        for (group, topic, partition, committed) in shard.committed(room) {
             let Ok(name) = TopicName::new(&topic) else { continue };
             // What another node leads it shows; what is gone is nobody's lag.
             let Some(handle) = node.replicas.partition_by_name(&name, PartitionIndex(partition)) else {
                 continue;
             };
+            // What was committed to a topic that had the name before is no more.
+            if !committed.is_of(Some(handle.place().topic_id)) {
+                continue;
+            }
             let snapshot = handle.snapshot();
             let end = snapshot.high_watermark.to_wire();
             // A group that committed less than what is left has the rest before it, not what retention took.
-            let from = offset.max(snapshot.log_start.to_wire());
+            let from = committed.offset.max(snapshot.log_start.to_wire());
             let lag = u64::try_from(end.saturating_sub(from)).unwrap_or(0);
             lags.push((group, topic, partition, lag));
         }

@@ -456,13 +456,13 @@ impl Shard {
         state.groups.get(group).map_or_else(Sizes::default, |group| group.offsets.sizes())
     }
 
-    /// Every committed offset, up to `most`: group, topic, partition, offset. Nothing while it loads.
-    pub(super) fn committed(&self, most: usize) -> Vec<(Arc<str>, Arc<str>, i32, i64)> {
+    /// Every committed offset, up to `most`: group, topic, partition, what was committed. Nothing while it loads.
+    pub(super) fn committed(&self, most: usize) -> Vec<(Arc<str>, Arc<str>, i32, CommittedOffset)> {
         let Ok(state) = self.serving() else { return Vec::new() };
         let all = state.groups.iter().flat_map(|(id, group)| {
             group.offsets.topics().flat_map(move |(topic, partitions)| {
                 partitions.iter().map(move |(partition, committed)| {
-                    (Arc::clone(id), Arc::clone(topic), *partition, committed.offset)
+                    (Arc::clone(id), Arc::clone(topic), *partition, committed.clone())
                 })
             })
         });

@@ -9,11 +9,11 @@ use std::{
 use tidelog_core::groups::{
     GoneMember, GroupError, Now, Token,
     classic::{ClassicGroup, Effects, Reply},
-    offsets::Place,
+    offsets::{CommittedOffset, Place},
 };
 use tidelog_replica::PartitionHandle;
 use tidelog_runtime::{CancellationToken, LogLimit, metrics::Counter};
-use tidelog_types::shown;
+use tidelog_types::{LeaderEpoch, shown};
 use tidelog_wire::ErrorCode;
 use tokio::sync::{Notify, oneshot};
 
@@ -24,10 +24,17 @@ use super::{
     settings::GroupSettings,
     write::{Answer, Entry, Then, Write},
 };
+use crate::node::Node;
+
+#[cfg(test)]
+pub(super) mod tests;
 
 /// Bytes of records that may wait for their write: what eight batches of the topic's size hold. At a round of the journal each
 /// that is some tens of milliseconds.
 pub(super) const QUEUED_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// What a write takes in memory besides its records: one that only waits for those before it has none.
+const WRITE_OVERHEAD_BYTES: usize = 256;
 
 /// What a batch takes besides its records.
 const BATCH_OVERHEAD_BYTES: usize = 128;
@@ -52,6 +59,8 @@ pub(super) struct State {
     queued_bytes: usize,
     /// Bytes of one batch of the topic, as it is set now.
     batch_bytes_max: usize,
+    /// Whether the disk has space for records now.
+    has_space: bool,
     /// What members of all groups of all shards take.
     members_room: MembersRoom,
     /// What is written to the log of what clients can cause.
@@ -68,6 +77,8 @@ pub(super) struct State {
 #[derive(Debug)]
 pub(crate) struct Shard {
     pub(super) handle: PartitionHandle,
+    /// The epoch that this node leads it in: another may have led it, and written, between two of them.
+    pub(super) leader_epoch: LeaderEpoch,
     state: Mutex<State>,
     /// Something waits to be written.
     pub(super) work: Notify,
@@ -78,33 +89,19 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    pub(super) fn new(
-        handle: PartitionHandle,
-        members_room: MembersRoom,
-        lines: LogLimit,
-        rebalances: Counter,
-        closed: CancellationToken,
-    ) -> Self {
-        let state = State {
-            phase: Phase::Loading,
-            groups: BTreeMap::new(),
-            waiting: BTreeMap::new(),
-            next_token: 0,
-            queue: VecDeque::new(),
-            queued_bytes: 0,
-            batch_bytes_max: batch_bytes_max(&handle),
-            members_room,
-            lines,
-            rebalances,
-            writing: Vec::new(),
-            deadlines: BTreeSet::new(),
-        };
-        Self { handle, state: Mutex::new(state), work: Notify::new(), alarm: Notify::new(), closed }
+    pub(super) fn new(node: &Node, handle: PartitionHandle, leader_epoch: LeaderEpoch) -> Self {
+        let groups = &node.groups;
+        let (room, rebalances) = (groups.members_room.clone(), groups.metrics.rebalances.clone());
+        let state = State::new(batch_bytes_max(&handle), room, node.connection_lines.clone(), rebalances);
+        let closed = node.coordinators.shutdown_token().child_token();
+        let (work, alarm) = (Notify::new(), Notify::new());
+        Self { handle, leader_epoch, state: Mutex::new(state), work, alarm, closed }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.batch_bytes_max = batch_bytes_max(&self.handle);
+        state.has_space = self.handle.has_space();
         state
     }
 
@@ -179,7 +176,7 @@ impl Shard {
     pub(super) fn take(&self) -> Option<Vec<Entry>> {
         let mut state = self.lock();
         let bytes_max = state.batch_bytes_max();
-        let (mut bytes, mut entries) = (0_usize, Vec::new());
+        let (mut bytes, mut overhead, mut entries) = (0_usize, 0_usize, Vec::new());
         while let Some(next) = state.queue.front() {
             let more = next.bytes();
             if bytes > 0 && bytes.saturating_add(more) > bytes_max {
@@ -187,10 +184,11 @@ impl Shard {
             }
             let Some(write) = state.queue.pop_front() else { break };
             bytes = bytes.saturating_add(more);
+            overhead += WRITE_OVERHEAD_BYTES;
             entries.extend(write.entries.iter().cloned());
             state.writing.push(write);
         }
-        state.queued_bytes = state.queued_bytes.saturating_sub(bytes);
+        state.queued_bytes = state.queued_bytes.saturating_sub(bytes + overhead);
         (!state.writing.is_empty()).then_some(entries)
     }
 
@@ -227,6 +225,25 @@ impl std::ops::BitOrAssign for News {
 }
 
 impl State {
+    /// Of a shard that loads.
+    fn new(batch_bytes_max: usize, members_room: MembersRoom, lines: LogLimit, rebalances: Counter) -> Self {
+        Self {
+            phase: Phase::Loading,
+            groups: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            next_token: 0,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            batch_bytes_max,
+            has_space: true,
+            members_room,
+            lines,
+            rebalances,
+            writing: Vec::new(),
+            deadlines: BTreeSet::new(),
+        }
+    }
+
     /// A place for a request that waits for its group.
     pub(super) fn wait(&mut self) -> (Token, oneshot::Receiver<Reply>) {
         let token = Token(self.next_token);
@@ -382,6 +399,11 @@ impl State {
         Ok(())
     }
 
+    /// Whether records can be written as far as it is known, so that nothing is changed that has to be taken back.
+    pub(super) const fn has_space(&self) -> bool {
+        self.has_space
+    }
+
     /// Whether there is room for what cannot be refused once it is done.
     pub(super) fn has_room(&self) -> bool {
         self.queued_bytes < QUEUED_BYTES_MAX
@@ -389,7 +411,7 @@ impl State {
 
     /// Queues a write of what a machine has done already.
     pub(super) fn push_applied(&mut self, write: Write) {
-        self.queued_bytes = self.queued_bytes.saturating_add(write.bytes());
+        self.queued_bytes = self.queued_bytes.saturating_add(write.bytes() + WRITE_OVERHEAD_BYTES);
         if let Some(group) = self.groups.get_mut(&write.group) {
             group.writes = group.writes.saturating_add(1);
         }
@@ -418,16 +440,16 @@ impl State {
 
     /// The offsets that such writes change.
     pub(super) fn unapplied_places<'a>(&'a self, name: &'a str) -> BTreeSet<&'a Place> {
-        self.unapplied(name).flat_map(Write::places).collect()
+        self.unapplied(name).flat_map(Write::changes).map(|(place, _)| place).collect()
     }
 
-    /// The same of all groups.
-    pub(super) fn all_unapplied_places(&self) -> BTreeMap<Arc<str>, BTreeSet<Place>> {
-        let mut all: BTreeMap<Arc<str>, BTreeSet<Place>> = BTreeMap::new();
+    /// The same of all groups, with what each offset becomes at last; nothing where it ends.
+    pub(super) fn all_unapplied(&self) -> BTreeMap<Arc<str>, BTreeMap<&Place, Option<&CommittedOffset>>> {
+        let mut all: BTreeMap<Arc<str>, BTreeMap<&Place, Option<&CommittedOffset>>> = BTreeMap::new();
         for write in self.writing.iter().chain(&self.queue) {
-            let mut places = write.places().peekable();
-            if places.peek().is_some() {
-                all.entry(Arc::clone(&write.group)).or_default().extend(places.cloned());
+            let mut changes = write.changes().peekable();
+            if changes.peek().is_some() {
+                all.entry(Arc::clone(&write.group)).or_default().extend(changes);
             }
         }
         all
@@ -485,6 +507,7 @@ impl State {
                 }
             }
             Then::Offsets { changes, answer } => {
+                group.has_lasting_offsets |= group.deleting && answer.is_none() && outcome.is_err();
                 if outcome.is_ok() {
                     for ((topic, partition), change) in changes {
                         match change {
@@ -499,6 +522,12 @@ impl State {
             }
             Then::Deleted { answer } => {
                 group.deleting = false;
+                // The end of its members is in the log, and not that of its offsets: a start would find these again.
+                let outcome = if group.has_lasting_offsets {
+                    outcome.and(Err(ErrorCode::CoordinatorNotAvailable))
+                } else {
+                    outcome
+                };
                 if outcome.is_ok() {
                     self.remove(&name);
                 }

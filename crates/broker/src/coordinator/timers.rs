@@ -94,7 +94,7 @@ fn look(node: &Node, shard: &Shard) -> bool {
                 let change = Change { changes, lost_a_member, ..Change::default() };
                 match state.changed(&name, now, &settings, &image, change) {
                     Ok(more) => news |= more,
-                    Err(_) => node.groups.too_large(node, &name),
+                    Err(code) => node.groups.taken_back(node, &name, code),
                 }
             }
         }

@@ -34,8 +34,13 @@ impl TopicsImage for Topics<'_> {
     }
 
     fn version(&self) -> i64 {
-        i64::try_from(self.0.index.0).unwrap_or(i64::MAX)
+        i64::try_from(self.0.topics_changed.0).unwrap_or(i64::MAX)
     }
+}
+
+/// The topic that has a name now.
+pub(crate) fn topic_id(image: &MetadataImage, name: &str) -> Option<TopicId> {
+    Some(image.topic_by_name(&TopicName::new(name).ok()?)?.id)
 }
 
 /// The racks of each partition's replicas; none where no broker has one.

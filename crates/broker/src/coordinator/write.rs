@@ -54,12 +54,12 @@ impl Write {
         self.entries.iter().map(Entry::bytes).sum()
     }
 
-    /// The offsets that it changes.
-    pub(super) fn places(&self) -> impl Iterator<Item = &Place> {
+    /// The offsets that it changes, and what they become.
+    pub(super) fn changes(&self) -> impl Iterator<Item = (&Place, Option<&CommittedOffset>)> {
         let changes = match &self.then {
             Then::Offsets { changes, .. } => changes.as_slice(),
             Then::Stored(_) | Then::Told { .. } | Then::Deleted { .. } => &[],
         };
-        changes.iter().map(|(place, _)| place)
+        changes.iter().map(|(place, change)| (place, change.as_ref()))
     }
 }

@@ -8,8 +8,9 @@ use tidelog_wire::{
         AlterConfigsRequest, AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse,
         DescribeConfigsRequest, DescribeProducersRequest, DescribeProducersResponse, DescribeQuorumRequest,
         ElectLeadersRequest, ElectLeadersResponse, IncrementalAlterConfigsRequest,
-        ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse, UnregisterBrokerRequest,
-        UpdateFeaturesRequest, UpdateFeaturesResponse, alter_configs,
+        ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse, SaslAuthenticateRequest,
+        SaslHandshakeRequest, SaslHandshakeResponse, UnregisterBrokerRequest, UpdateFeaturesRequest,
+        UpdateFeaturesResponse, alter_configs,
         alter_partition_reassignments::{ReassignablePartition, ReassignableTopic},
         describe_configs::{DescribeConfigsResource, DescribeConfigsResult},
         describe_producers::{PartitionResponse, ProducerState, TopicRequest, TopicResponse},
@@ -630,5 +631,32 @@ async fn what_cannot_be_set_is_refused_in_kafkas_words() {
         (0, None),
         "the one setting of groups that Kafka changes while it runs"
     );
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_wants_to_authenticate_is_told_that_nobody_has_to() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    for version in 0..=1 {
+        let answer = client.call(version, &SaslHandshakeRequest { mechanism: "PLAIN".into() }).await;
+        assert_eq!(
+            answer,
+            SaslHandshakeResponse {
+                error_code: ErrorCode::IllegalSaslState.code(),
+                ..SaslHandshakeResponse::default()
+            },
+            "version {version}"
+        );
+    }
+    for version in 0..=2 {
+        let answer = client
+            .call(version, &SaslAuthenticateRequest { auth_bytes: (&b"\0user\0secret"[..]).into() })
+            .await;
+        let told = (answer.error_code, answer.auth_bytes.len(), answer.session_lifetime_ms);
+        assert_eq!(told, (ErrorCode::IllegalSaslState.code(), 0, 0), "version {version}");
+        assert!(answer.error_message.unwrap().contains("SaslAuthenticate"), "version {version}");
+    }
+    client.create_topic("t", 1, &[]).await;
     node.stop().await;
 }

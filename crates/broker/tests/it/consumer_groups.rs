@@ -7,8 +7,9 @@ use tidelog_wire::{
     ErrorCode, Str, Uuid,
     messages::{
         ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse,
-        DeleteGroupsRequest, DescribeConfigsRequest, DescribeGroupsRequest, IncrementalAlterConfigsRequest,
-        ListConfigResourcesRequest, ListGroupsRequest, OffsetCommitRequest, OffsetFetchRequest,
+        DeleteGroupsRequest, DeleteTopicsRequest, DescribeConfigsRequest, DescribeGroupsRequest,
+        IncrementalAlterConfigsRequest, ListConfigResourcesRequest, ListGroupsRequest, OffsetCommitRequest,
+        OffsetFetchRequest,
         consumer_group_heartbeat::TopicPartitions,
         describe_configs::DescribeConfigsResource,
         incremental_alter_configs,
@@ -18,7 +19,7 @@ use tidelog_wire::{
 };
 
 use crate::{
-    groups::{coordinator, join_of, quick, sync, text},
+    groups::{commit, coordinator, join_of, offsets, quick, sync, text},
     node::{Node, Options},
 };
 
@@ -290,6 +291,29 @@ async fn topics_that_match_an_expression_are_found_when_they_come() {
     request.subscribed_topic_names = None;
     request.subscribed_topic_regex = pattern("orders-a|__consumer_offsets");
     assert_eq!(partitions(&client.call(1, &request).await), Some(2), "internal topics too");
+    // After a load they are looked at again at once, where no heartbeat waits for it.
+    client.create_topic("orders-b", 1, &[]).await;
+    let folder = node.stop().await;
+    let node = Node::start_in(folder, Options::with(&[crate::groups::QUICK, AT_ONCE].concat())).await;
+    let mut client = node.client().await;
+    coordinator(&mut client, "g").await;
+    let mut beat = ConsumerGroupHeartbeatRequest {
+        group_id: text("g"),
+        member_id: text("a"),
+        member_epoch: joined.member_epoch,
+        ..Default::default()
+    };
+    let begun = tokio::time::Instant::now();
+    let found = loop {
+        let answer = client.call(1, &beat).await;
+        assert_eq!(answer.error_code, 0);
+        beat.member_epoch = answer.member_epoch;
+        if let Some(count) = partitions(&answer) {
+            break count;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10), "the new topic is not found");
+    };
+    assert_eq!(found, 2);
     node.stop().await;
 }
 
@@ -402,5 +426,50 @@ async fn without_its_protocol_nobody_is_served_by_it() {
     }
     let joined = client.call(3, &join_of("g", "", None)).await;
     assert_eq!(joined.error_code, 0, "the classic protocol is served as ever");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_changes_no_group_and_holds_up_no_other_of_its_partition() {
+    let one_shard = [crate::groups::QUICK, AT_ONCE, &[("offsets.topic.num.partitions", "1")]].concat();
+    let node = Node::start_with(Options::with(&one_shard)).await;
+    let mut client = node.client().await;
+    client.create_topic("t", 2, &[]).await;
+    coordinator(&mut client, "g").await;
+    let mut first = Member::new("a");
+    settle(&mut client, "g", std::slice::from_mut(&mut first)).await;
+    assert_eq!(commit(&mut client, "other", &[("t", 0, 7)]).await, [0]);
+    let folder = node.stop().await;
+
+    // The floor below which nothing is appended is all of the file system.
+    let full = Options { free_space_floor_percent: 100, ..Options::with(&one_shard) };
+    let node = Node::start_in(folder, full).await;
+    let mut client = node.client().await;
+    coordinator(&mut client, "g").await;
+    node.until("the disk is known to be full", || node.metric("log_free_bytes") > 0).await;
+    let mut second = Member::new("b");
+    for _ in 0..5 {
+        let refused = second.beat(&mut client, "g").await;
+        assert_eq!(refused.error_code, ErrorCode::CoordinatorNotAvailable.code());
+        // It would be COORDINATOR_LOAD_IN_PROGRESS, were all of the partition loaded anew for a change that cannot be written.
+        assert_eq!(offsets(&mut client, "other").await, [("t".to_owned(), 0, 7)]);
+        assert_eq!(first.beat(&mut client, "g").await.error_code, 0, "who changes nothing is served");
+    }
+    assert_eq!(node.metric("group_failed_writes_total"), 0, "nothing was tried");
+    // An offset of a topic that is gone is none, though its end cannot be written.
+    let delete =
+        DeleteTopicsRequest { topic_names: vec![text("t")], timeout_ms: 10_000, ..Default::default() };
+    assert_eq!(client.call(5, &delete).await.responses[0].error_code, 0);
+    assert_eq!(offsets(&mut client, "other").await, []);
+    client.create_topic("t", 2, &[]).await;
+    assert_eq!(offsets(&mut client, "other").await, []);
+    let folder = node.stop().await;
+
+    let node = Node::start_in(folder, Options::with(&one_shard)).await;
+    let mut client = node.client().await;
+    coordinator(&mut client, "g").await;
+    assert_eq!(offsets(&mut client, "other").await, []);
+    node.until("the offset has its end in the log", || node.metric("group_offsets_deleted_total") == 1).await;
+    settle(&mut client, "g", &mut [first, second]).await;
     node.stop().await;
 }

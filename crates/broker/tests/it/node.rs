@@ -26,6 +26,8 @@ pub(crate) struct Options {
     pub(crate) listeners: Vec<ListenerConfig>,
     pub(crate) connections_max: usize,
     pub(crate) journal_bytes_max: ByteSize,
+    /// Of the file system, below which nothing is appended; all of it makes the disk full.
+    pub(crate) free_space_floor_percent: u8,
 }
 
 impl Default for Options {
@@ -35,6 +37,7 @@ impl Default for Options {
             listeners: vec![listener("PLAINTEXT", None)],
             connections_max: 1_000,
             journal_bytes_max: ByteSize::mib(64),
+            free_space_floor_percent: 0,
         }
     }
 }
@@ -89,7 +92,7 @@ impl Node {
             journal_file_bytes: ByteSize::mib(8),
             tail_bytes: ByteSize::mib(16),
             reserve_bytes: ByteSize::ZERO,
-            free_space_floor_percent: 0,
+            free_space_floor_percent: options.free_space_floor_percent,
             ..LogConfig::new(path("log"), DIRECTORY)
         };
         let (log, recovered) =

@@ -212,6 +212,12 @@ async fn partitions_are_added_and_never_taken_away() {
     for (name, count, code) in [("t", 2, 37), ("t", 1, 37), ("t", 0, 37), ("t", 10_001, 44), ("none", 3, 3)] {
         assert_eq!(client.call(3, &grow(name, count)).await.results[0].error_code, code, "{name} {count}");
     }
+    // A group is found by the number of the topic's partitions: with another one its offsets would be nowhere.
+    crate::groups::coordinator(&mut client, "g").await;
+    let count = client.metadata(Some("__consumer_offsets")).await.topics[0].partitions.len();
+    let more = i32::try_from(count).unwrap() + 1;
+    assert_eq!(client.call(3, &grow("__consumer_offsets", more)).await.results[0].error_code, 44);
+    assert_eq!(client.metadata(Some("__consumer_offsets")).await.topics[0].partitions.len(), count);
     assert_eq!(client.call(3, &grow("t", 5)).await.results[0].error_code, 0);
     assert_eq!(client.metadata(Some("t")).await.topics[0].partitions.len(), 5);
     assert_eq!(client.fetch("t", 4, 0).await.error_code, 0, "hosted when the answer came");

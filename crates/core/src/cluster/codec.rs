@@ -149,6 +149,7 @@ impl Persist for ClusterState {
     fn take(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let mut image = MetadataImage::empty();
         image.index = Persist::take(reader)?;
+        image.topics_changed = image.index;
         image.cluster_id = Persist::take(reader)?;
         image.feature_level = Persist::take(reader)?;
         image.now_ms = Persist::take(reader)?;

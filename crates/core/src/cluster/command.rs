@@ -137,6 +137,19 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// Whether it may change which topics there are, how many partitions they have, or brokers.
+    pub(super) const fn changes_topics(&self) -> bool {
+        matches!(
+            self,
+            Self::RegisterBroker { .. }
+                | Self::CreateTopic { .. }
+                | Self::DeleteTopic { .. }
+                | Self::CreatePartitions { .. }
+        )
+    }
+}
+
 /// A broker's registration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokerRegistration {

@@ -128,10 +128,13 @@ pub struct TopicImage {
 }
 
 /// The cluster's metadata as of [`MetadataImage::index`]. A clone shares everything.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct MetadataImage {
     /// The last log index in it.
     pub index: LogIndex,
+    /// The last log index that changed which topics there are, how many partitions they have, or brokers; the snapshot's where
+    /// it is not known.
+    pub topics_changed: LogIndex,
     /// The cluster's id; `None` until it has one.
     pub cluster_id: Option<ClusterId>,
     /// The finalised feature level.
@@ -146,12 +149,44 @@ pub struct MetadataImage {
     pub(super) deletions: Arc<DeletionQueue>,
 }
 
+/// Equal where they say the same of the cluster: after a load it is not known when its topics were changed last.
+impl PartialEq for MetadataImage {
+    fn eq(&self, other: &Self) -> bool {
+        let Self {
+            index,
+            topics_changed: _,
+            cluster_id,
+            feature_level,
+            now_ms,
+            brokers,
+            broker_configs,
+            group_configs,
+            topics,
+            names,
+            deletions,
+        } = self;
+        *index == other.index
+            && *cluster_id == other.cluster_id
+            && *feature_level == other.feature_level
+            && *now_ms == other.now_ms
+            && *brokers == other.brokers
+            && *broker_configs == other.broker_configs
+            && *group_configs == other.group_configs
+            && *topics == other.topics
+            && *names == other.names
+            && *deletions == other.deletions
+    }
+}
+
+impl Eq for MetadataImage {}
+
 impl MetadataImage {
     /// The image of a cluster that has no id yet.
     #[must_use]
     pub fn empty() -> Self {
         Self {
             index: LogIndex(0),
+            topics_changed: LogIndex(0),
             cluster_id: None,
             feature_level: 0,
             now_ms: 0,

@@ -55,7 +55,12 @@ impl ClusterState {
     pub fn apply(&mut self, index: LogIndex, command: &Command) -> Outcome {
         self.advance(index);
         match self.decide(index, command) {
-            Ok(outcome) => outcome,
+            Ok(outcome) => {
+                if command.changes_topics() {
+                    self.image.topics_changed = index;
+                }
+                outcome
+            }
             Err(refusal) => Outcome::Refused(refusal),
         }
     }

@@ -4,7 +4,11 @@
 //! live for `offsets.retention.minutes` from then on; a consumer that commits without a group keeps each for as long after its
 //! commit. An offset that came with a retention of its own (OffsetCommit up to version 4) goes at that time.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use tidelog_types::{Timestamp, TopicId};
 
@@ -122,13 +126,6 @@ impl OffsetTable {
         })
     }
 
-    /// Of one topic, every partition that has one.
-    pub fn places_of(&self, topic: &str) -> impl Iterator<Item = Place> {
-        self.topics.get_key_value(topic).into_iter().flat_map(|(topic, partitions)| {
-            partitions.keys().map(|partition| (Arc::clone(topic), *partition))
-        })
-    }
-
     /// What has expired at `now` where offsets live for `retention`, by the rule of their group, which reads the `subscribed`
     /// topics.
     #[must_use]
@@ -150,27 +147,34 @@ impl OffsetTable {
             .collect()
     }
 
-    /// Partitions whose offset was committed to another topic of that name: one that was deleted since.
+    /// Partitions whose offset was committed to another topic of that name: one that was deleted since. `among` these names, or
+    /// all.
     #[must_use]
-    pub fn of_other_topics(&self, current: impl Fn(&str) -> Option<TopicId>) -> Vec<Place> {
+    pub fn of_other_topics(
+        &self,
+        among: Option<&BTreeSet<Arc<str>>>,
+        current: impl Fn(&str) -> Option<TopicId>,
+    ) -> BTreeSet<Place> {
+        let is_among = |topic: &Arc<str>| among.is_none_or(|names| names.contains(topic));
         self.topics
             .iter()
+            .filter(|(topic, _)| is_among(topic))
             .flat_map(|(topic, partitions)| {
                 let id = current(topic);
-                partitions
-                    .iter()
-                    .filter(move |(_, committed)| match (committed.topic_id, id) {
-                        (_, None) => true,
-                        (Some(then), Some(now)) => then != now,
-                        (None, Some(_)) => false,
-                    })
-                    .map(|(partition, _)| (Arc::clone(topic), *partition))
+                let others = partitions.iter().filter(move |(_, committed)| !committed.is_of(id));
+                others.map(|(partition, _)| (Arc::clone(topic), *partition))
             })
             .collect()
     }
 }
 
 impl CommittedOffset {
+    /// Whether it was committed to the topic that has the name now. One that does not say is of any.
+    #[must_use]
+    pub fn is_of(&self, current: Option<TopicId>) -> bool {
+        current.is_some_and(|current| self.topic_id.is_none_or(|then| then == current))
+    }
+
     fn has_expired(&self, now: Timestamp, retention: Duration, rule: OffsetExpiry) -> bool {
         let from = match rule {
             OffsetExpiry::Never => return false,

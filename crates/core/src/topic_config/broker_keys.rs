@@ -354,13 +354,6 @@ static BROKER_KEYS: &[Key] = &[
         AtLeast(4_194_304),
         "Memory for uploads on the way.",
     ),
-    fixed(
-        "transaction.max.timeout.ms",
-        Int,
-        Some("900000"),
-        AtLeast(1),
-        "The longest timeout that a transactional producer may ask for.",
-    ),
     dynamic("unclean.leader.election.enable", Boolean, Some("false"), Any, "The default of the topic key."),
 ];
 

@@ -285,6 +285,7 @@ pub(super) static IDLE_KEYS: &[Key] = &[
     idle("ssl.truststore.type", String, Some("JKS")),
     idle("telemetry.max.bytes", Int, Some("1048576")),
     idle("transaction.abort.timed.out.transaction.cleanup.interval.ms", Int, Some("10000")),
+    idle("transaction.max.timeout.ms", Int, Some("900000")),
     idle("transaction.partition.verification.enable", Boolean, Some("true")),
     idle("transaction.remove.expired.transaction.cleanup.interval.ms", Int, Some("3600000")),
     idle("transaction.state.log.load.buffer.size", Int, Some("5242880")),

@@ -127,7 +127,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         "delete",
         OneOf(POLICIES),
         synonyms!["log.cleanup.policy"],
-        "How old records leave: `delete` by age and size, `compact` by key, both, or empty for never.",
+        "How old records leave: `delete` by age and size, `compact` by key (kept: nothing is compacted yet), both, or empty for never.",
     ),
     key_of(
         "compression.gzip.level",
@@ -167,7 +167,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         "86400000",
         AtLeast(0),
         synonyms!["log.cleaner.delete.retention.ms"],
-        "How long the delete markers of a compacted topic stay after their first cleaning.",
+        "Kept until there is compaction: how long the delete markers of a compacted topic stay after their first cleaning.",
     ),
     key_of(
         "file.delete.delay.ms",
@@ -239,7 +239,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         LONG_MAX,
         AtLeast(1),
         synonyms!["log.cleaner.max.compaction.lag.ms"],
-        "The longest time that a record may stay uncleaned in a compacted topic.",
+        "Kept until there is compaction: the longest time that a record may stay uncleaned.",
     ),
     key_of(
         "max.message.bytes",
@@ -279,7 +279,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         "0.5",
         Ratio,
         synonyms!["log.cleaner.min.cleanable.ratio"],
-        "The share of uncleaned bytes at which a compacted topic is cleaned.",
+        "Kept until there is compaction: the share of uncleaned bytes at which a topic is cleaned.",
     ),
     key_of(
         "min.compaction.lag.ms",
@@ -287,7 +287,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         "0",
         AtLeast(0),
         synonyms!["log.cleaner.min.compaction.lag.ms"],
-        "The least time that a record stays uncleaned in a compacted topic.",
+        "Kept until there is compaction: the least time that a record stays uncleaned.",
     ),
     key_of(
         "min.insync.replicas",

@@ -76,6 +76,20 @@ impl ConsumerGroup {
         Ok(Heartbeated { changes, answer })
     }
 
+    /// Takes over what the regular expressions match that were due ([`Self::patterns_wanted`]), where `resolutions` has all of
+    /// them; else they stay due. The changes are applied already.
+    pub fn refresh_patterns(
+        &mut self,
+        now: Now,
+        topics: &dyn TopicsImage,
+        resolutions: &Resolutions,
+    ) -> Changes {
+        let mut changes = Changes::default();
+        let bump = self.resolve_patterns(now, topics, resolutions, None, &mut changes);
+        self.update_epoch(topics, bump, &mut changes);
+        changes
+    }
+
     fn assigned(&self, member_id: &Arc<str>) -> Option<CurrentAssignment> {
         self.state.members.get(member_id).map(|member| member.current.clone())
     }

@@ -58,6 +58,36 @@ fn new_topics_are_found_after_the_refresh_interval() {
 }
 
 #[test]
+fn what_was_looked_at_behind_is_taken_over_once_and_whole() {
+    let mut bench = Bench::new([("foo1", 1)]);
+    bench.send(&by_pattern("m1", "foo.*")).unwrap();
+    bench.send(&by_pattern("m2", "foo1")).unwrap();
+    bench.topics.set("foo2", 1);
+    let refresh = |bench: &mut Bench, patterns: &[&str]| {
+        let resolutions = bench.resolutions(&names(patterns));
+        let before = bench.group.clone();
+        let changes = bench.group.refresh_patterns(bench.now, &bench.topics, &resolutions);
+        bench.stored(&before, changes);
+        bench.group.epoch()
+    };
+    let epoch = bench.group.epoch();
+    assert_eq!(refresh(&mut bench, &["foo.*", "foo1"]), epoch, "it is not time yet");
+    bench.pass(Duration::from_secs(10));
+    assert_eq!(
+        refresh(&mut bench, &["foo.*"]),
+        epoch,
+        "of an expression that came meanwhile nothing is known"
+    );
+    assert_eq!(refresh(&mut bench, &["foo.*", "foo1"]), epoch + 1);
+    assert_eq!(
+        resolutions(&bench).last().unwrap(),
+        &("foo.*".into(), Some(vec!["foo1".into(), "foo2".into()]))
+    );
+    assert_eq!(refresh(&mut bench, &["foo.*", "foo1"]), epoch + 1);
+    assert!(bench.restored().has_same_state(&bench.group));
+}
+
+#[test]
 fn a_group_that_was_loaded_resolves_at_once() {
     let mut bench = Bench::new([("foo1", 1)]);
     bench.send(&by_pattern("m1", "foo.*")).unwrap();
