@@ -57,8 +57,8 @@ class Member(threading.Thread):
         super().__init__(name=self.instance or f"{options.group}-{slot}.{life}", daemon=True)
         self.options, self.told, self.held, self.former = options, told, held, former
         self.over = threading.Event()
-        # What is to be committed, by partition; a rebalance takes it away.
-        self.positions, self.lock = {}, threading.Lock()
+        # What it owns, and what of that is to be committed, by partition; a rebalance takes it away.
+        self.owned, self.positions, self.lock = set(), {}, threading.Lock()
         self.ledgers = {}
 
     def run(self):
@@ -72,6 +72,7 @@ class Member(threading.Thread):
             except Fenced:
                 # As an application would: with a new client. Whether there was a reason for it is for the campaign to judge.
                 self.tell("fenced")
+                self.owned.clear()
                 self.positions.clear()
                 # An instance that is not released is so for its session time-out at most.
                 if not self.over.wait(0.3):
@@ -85,10 +86,13 @@ class Member(threading.Thread):
         self.told.tell(event, m=self.name, **facts)
 
     def assigned(self, partitions):
+        with self.lock:
+            self.owned.update(partitions)
         self.tell("assign", g=self.generation(), p=sorted(partitions))
 
     def taken(self, partitions, how="revoke"):
         with self.lock:
+            self.owned.difference_update(partitions)
             for partition in partitions:
                 self.positions.pop(partition, None)
         self.tell(how, g=self.generation(), p=sorted(partitions))
@@ -114,10 +118,13 @@ class Member(threading.Thread):
         self.tell("send", n=number, g=before, o=offsets)
         return number, offsets
 
-    def settled(self, number, error=None):
+    def settled(self, number, offsets, error=None):
         if error is None:
             self.tell("ack", n=number, g=self.generation())
         else:
+            # Committed with the next ones: of a partition's last record there is no other commit.
+            with self.lock:
+                self.positions = {part: at for part, at in offsets.items() if part in self.owned} | self.positions
             self.tell("refused", n=number, g=self.generation(), why=f"{type(error).__name__}: {error}"[:200])
 
 
@@ -211,10 +218,10 @@ class Confluent(Member):
         try:
             answered = self.consumer.commit(offsets=parts, asynchronous=False)
         except KafkaException as error:
-            self.settled(number, error)
+            self.settled(number, offsets, error)
             return
         wrong = [part.error for part in answered if part.error]
-        self.settled(number, RuntimeError(wrong) if wrong else None)
+        self.settled(number, offsets, RuntimeError(wrong) if wrong else None)
 
 
 class KafkaPython(Member):
@@ -280,9 +287,9 @@ class KafkaPython(Member):
                 }
                 try:
                     self.consumer.commit(wanted, timeout_ms=8_000)
-                    self.settled(number)
+                    self.settled(number, offsets)
                 except (KafkaError, AssertionError) as error:
-                    self.settled(number, error)
+                    self.settled(number, offsets, error)
         finally:
             self.tell("leaving")
             self.consumer.close()
@@ -357,9 +364,9 @@ class AioKafka(Member):
                     wanted = {TopicPartition(self.options.topic, partition): at for partition, at in offsets.items()}
                     try:
                         await self.consumer.commit(wanted)
-                        self.settled(number)
+                        self.settled(number, offsets)
                     except (KafkaError, IllegalStateError) as error:
-                        self.settled(number, error)
+                        self.settled(number, offsets, error)
         finally:
             self.tell("leaving")
             # It may wait for ever for a node that was killed just then.
