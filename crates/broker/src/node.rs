@@ -48,6 +48,9 @@ const COLD_FETCH_BUDGET: ByteSize = ByteSize::mib(128);
 /// Lines of the log a minute about connections that end badly, for each reason: anybody can cause them.
 const CONNECTION_LINES_PER_MINUTE: u32 = 10;
 
+/// What one request may name of one topic, [`crate::api`] lets begin at once.
+const DELETIONS_AT_ONCE: usize = 256;
+
 /// How long an administrative request may wait for its effect to be seen here, whatever its own timeout says.
 const APPLY_WAIT_MAX: Duration = Duration::from_secs(60);
 
@@ -73,6 +76,8 @@ pub(crate) struct Node {
     pub large_answers: AnswerLane,
     /// Large copies from and to sockets that are made at one time.
     pub copy_turns: tokio::sync::Semaphore,
+    /// Partitions whose records are being deleted at one time, whether or not somebody still waits for it.
+    pub deletion_turns: Arc<tokio::sync::Semaphore>,
     pub cold_budget: Budget,
     pub cold_reads: ColdReads,
     pub supervisor: Supervisor,
@@ -151,6 +156,7 @@ impl Node {
             answers: AnswerLane::new("other answers", ANSWER_BUDGET),
             large_answers: AnswerLane::new("large other answers", LARGE_ANSWER_BUDGET),
             copy_turns: tokio::sync::Semaphore::new(copy_turns()),
+            deletion_turns: Arc::new(tokio::sync::Semaphore::new(DELETIONS_AT_ONCE)),
             cold_budget: Budget::new("reads of the bucket", COLD_FETCH_BUDGET),
             cold_reads: ColdReads::default(),
             coordinators: parts.supervisor.child("coordinators"),

@@ -259,8 +259,9 @@ impl LogStore {
     /// Writes a record that says that everything before it is synced, where none does: so rot in the last round is told
     /// from a torn tail at the next start. It repeats the vote, which changes nothing.
     pub(crate) async fn mark_synced(&self) -> io::Result<()> {
-        let Some(vote) = self.memory().vote else { return Ok(()) };
         let mut writer = self.shared.writer.lock().await;
+        // Only now: a vote that is being saved is in memory when its round is done, and the older one must not be behind it.
+        let Some(vote) = self.memory().vote else { return Ok(()) };
         // Not for a mark: on a full disk room is for others.
         if writer.is_marked() || writer.room() < limits::RAFT_LOG_OWN_BYTES / 2 {
             return Ok(());

@@ -233,11 +233,9 @@ impl Engine {
                 return Err(LogFailure::Deleted);
             }
             let to = to.min(state.log_end);
-            if to <= state.log_start {
-                return Ok(());
-            }
-            state.log_start = to;
-            self.push(partition, &state, Request::LogStart(to))
+            // Also where another call has moved it: that one's record may not be synced yet, and this is waited for like it.
+            state.log_start = to.max(state.log_start);
+            self.push(partition, &state, Request::LogStart(state.log_start))
         };
         self.synced(ticket).await
     }

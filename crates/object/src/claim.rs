@@ -17,15 +17,6 @@ use crate::{
     Failure, GetError, ObjectClient, PutError, Refusal, cache::bytes_of, http::Exchange, metrics::RequestKind,
 };
 
-/// A prefix that is ours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ClusterClaim {
-    /// It was nobody's until now.
-    Taken,
-    /// It has been ours.
-    Held,
-}
-
 /// Why a prefix is not ours.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {
@@ -36,6 +27,14 @@ pub enum ClaimError {
         prefix: String,
         /// Whose it is.
         owner: ClusterId,
+    },
+    /// Nobody has it, and who asked has a prefix already: it would not be this one.
+    #[error(
+        "{prefix} is nobody's prefix until now, but this cluster has data in a bucket: give the store that it was started with"
+    )]
+    Nobodys {
+        /// The store and prefix.
+        prefix: String,
     },
     /// Its format is of a later version of the product.
     #[error("{prefix} has format version {found}, this version reads {known}")]
@@ -68,13 +67,21 @@ pub enum ClaimError {
     Retriable(Failure),
 }
 
-/// Claims the client's prefix for a cluster.
+/// Makes sure that the client's prefix is the cluster's. One that is nobody's is taken where it `may_take` one, and else nothing
+/// is written: a claim that was only half made would be believed the next time.
 ///
 /// # Errors
 /// See [`ClaimError`]: only [`ClaimError::Retriable`] is worth another try.
-pub async fn claim_prefix(client: &ObjectClient, cluster_id: ClusterId) -> Result<ClusterClaim, ClaimError> {
-    if let Some(claim) = read_claim(client, cluster_id).await? {
-        return Ok(claim);
+pub async fn claim_prefix(
+    client: &ObjectClient,
+    cluster_id: ClusterId,
+    may_take: bool,
+) -> Result<(), ClaimError> {
+    if is_ours(client, cluster_id).await? {
+        return Ok(());
+    }
+    if !may_take {
+        return Err(ClaimError::Nobodys { prefix: client.url().to_string() });
     }
     let file = Bytes::from(ClusterJson::new(cluster_id).encode());
     match client.put_new(&ObjectKey::ClusterJson.to_string(), vec![file.clone()]).await {
@@ -84,34 +91,29 @@ pub async fn claim_prefix(client: &ObjectClient, cluster_id: ClusterId) -> Resul
             return Err(ClaimError::Retriable(failure));
         }
     }
-    match read_claim(client, cluster_id).await? {
-        Some(_) => {
-            warn_where_conditions_are_ignored(client, file).await;
-            Ok(ClusterClaim::Taken)
-        }
-        None => Err(ClaimError::Refused(client.refusal(
+    if !is_ours(client, cluster_id).await? {
+        return Err(ClaimError::Refused(client.refusal(
             "cluster.json is absent right after it was written".to_owned(),
             "the store does not keep what it acknowledges",
-        ))),
+        )));
     }
+    warn_where_conditions_are_ignored(client, file).await;
+    Ok(())
 }
 
-/// Reads whose prefix it is: `None` where nobody's.
-async fn read_claim(
-    client: &ObjectClient,
-    cluster_id: ClusterId,
-) -> Result<Option<ClusterClaim>, ClaimError> {
+/// Reads whose prefix it is: false where nobody's.
+async fn is_ours(client: &ObjectClient, cluster_id: ClusterId) -> Result<bool, ClaimError> {
     let bytes_max = u64::try_from(CLUSTER_JSON_BYTES_MAX).unwrap_or(u64::MAX);
     let found = match client.get(&ObjectKey::ClusterJson.to_string(), bytes_max).await {
         Ok(found) => found,
-        Err(GetError::NotFound { .. }) => return Ok(None),
+        Err(GetError::NotFound { .. }) => return Ok(false),
         Err(GetError::Retriable(failure)) => return Err(ClaimError::Retriable(failure)),
         Err(GetError::Refused(refusal)) => return Err(ClaimError::Refused(refusal)),
         Err(GetError::Corrupt { what, .. }) => return Err(unreadable(client, cluster_id, what.to_string())),
     };
     let prefix = client.url().to_string();
     match ClusterJson::decode(&found.bytes) {
-        Ok(file) if file.cluster_id == cluster_id => Ok(Some(ClusterClaim::Held)),
+        Ok(file) if file.cluster_id == cluster_id => Ok(true),
         Ok(file) => Err(ClaimError::OtherCluster { prefix, owner: file.cluster_id }),
         Err(DecodeError::Version { version, version_max, .. }) => {
             Err(ClaimError::NewerFormat { prefix, found: version, known: version_max })

@@ -34,7 +34,7 @@ mod url;
 pub use admin::{BucketReport, Check, CheckStatus, InitError, InitReport, bucket_check, bucket_init};
 pub use broker_claim::{BrokerClaim, BrokerClaimError, FreeBrokerClaim, GuardedClaim, find_broker_claim};
 pub use cache::{CacheUsage, ChunkCache, ChunkKey, MapCache};
-pub use claim::{ClaimError, ClusterClaim, claim_prefix};
+pub use claim::{ClaimError, claim_prefix};
 pub use client::{
     BodySink, ETag, Expected, Fetched, HeadFound, ObjectClient, PutReceipt, RangeFetched, StoreLayer, Usage,
 };

@@ -184,6 +184,7 @@ impl Target {
             }
         };
         let current = self.overrides();
+        let wanted = self.with_what_stays(&current, wanted);
         self.check(node, &current, &wanted)?;
         let set = wanted.iter().filter(|(key, value)| current.get(*key) != Some(value));
         let changes: Vec<(String, ConfigChange)> = set
@@ -208,6 +209,22 @@ impl Target {
         let _ = node.wait_visible(APPLY_WAIT_MS, |image| image.index >= index).await;
         coordinator::take_settings(node);
         Ok(())
+    }
+
+    /// What the node itself keeps among a broker's overrides no client takes away: a full replacement does not name it.
+    fn with_what_stays(
+        &self,
+        current: &BTreeMap<String, String>,
+        mut wanted: BTreeMap<String, String>,
+    ) -> BTreeMap<String, String> {
+        if matches!(self.resource, Resource::Broker | Resource::BrokerDefaults) {
+            for (key, value) in
+                current.iter().filter(|(key, value)| check_broker_value(key, value, true).is_err())
+            {
+                wanted.entry(key.clone()).or_insert_with(|| value.clone());
+            }
+        }
+        wanted
     }
 
     fn check(

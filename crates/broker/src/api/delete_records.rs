@@ -38,7 +38,7 @@ pub(crate) async fn handle(
 }
 
 async fn delete_of_topic(
-    node: &Node,
+    node: &Arc<Node>,
     topic: &DeleteRecordsTopic,
     timeout: Duration,
 ) -> DeleteRecordsTopicResult {
@@ -46,7 +46,7 @@ async fn delete_of_topic(
     for some in topic.partitions.chunks(PARTITIONS_AT_ONCE) {
         let deleted = some.iter().map(|partition| async move {
             let index = partition.partition_index;
-            let deleting = delete(node, &topic.name, PartitionIndex(index), partition.offset);
+            let deleting = to_the_end(node, &topic.name, PartitionIndex(index), partition.offset);
             let done =
                 tokio::time::timeout(timeout, deleting).await.unwrap_or(Err(ErrorCode::RequestTimedOut));
             let (low_watermark, error_code) = match done {
@@ -58,6 +58,27 @@ async fn delete_of_topic(
         partitions.extend(join_all(deleted).await);
     }
     DeleteRecordsTopicResult { name: topic.name.clone(), partitions }
+}
+
+/// Deletes in a task of its own: whoever asked may have enough of it, or go away, when the log start has moved and files are
+/// being removed, and half of that would stay so.
+async fn to_the_end(
+    node: &Arc<Node>,
+    topic: &Str,
+    partition: PartitionIndex,
+    offset: i64,
+) -> Result<Offset, ErrorCode> {
+    let turn = Arc::clone(&node.deletion_turns).acquire_owned().await;
+    let turn = turn.map_err(|_| ErrorCode::RequestTimedOut)?;
+    let (here, topic) = (Arc::clone(node), topic.clone());
+    let deleting = async move {
+        let deleted = delete(&here, &topic, partition, offset).await;
+        drop(turn);
+        deleted
+    };
+    let deleting = node.supervisor.spawn("delete records", deleting);
+    // It panicked, which is logged, or the node ends.
+    deleting.join().await.unwrap_or(Err(ErrorCode::UnknownServerError))
 }
 
 async fn delete(

@@ -12,8 +12,8 @@ use tidelog_core::{
         GroupError, Now,
         classic::{Effects, JoinRequest, Joined, LeavingMember, SyncRequest, Synced},
         consumer::{
-            Changes, CommitPermit, ConsumerGroup, ConsumerRecord, DescribedGroup, Heartbeat, HeartbeatAnswer,
-            HeartbeatRefused, LEAVE_FOR_GOOD, Resolutions,
+            Changes, ClassicBegin, CommitPermit, ConsumerGroup, ConsumerRecord, DescribedGroup, Heartbeat,
+            HeartbeatAnswer, HeartbeatRefused, LEAVE_FOR_GOOD, Resolutions,
         },
     },
 };
@@ -94,7 +94,8 @@ impl State {
         let mut effects = Effects { gone: changes.gone().to_vec(), ..Effects::default() };
         self.take_over(name, takes_over, &mut effects);
         if lost_a_member || replaced_a_member {
-            self.downgrade(name, now, settings, image, lost_a_member, (&mut entries, &mut effects));
+            let how = (lost_a_member, changes.raise_the_epoch());
+            self.downgrade(name, now, settings, image, how, (&mut entries, &mut effects));
         }
         let Some(group) = self.groups.get_mut(name) else { return Ok(News::default()) };
         let has_changed = !entries.is_empty();
@@ -154,7 +155,7 @@ impl State {
         now: Now,
         settings: &GroupSettings,
         image: &MetadataImage,
-        rebalance: bool,
+        (rebalance, raised): (bool, bool),
         (entries, effects): (&mut Vec<Entry>, &mut Effects),
     ) {
         let Some(Group { members: Members::Consumer(members), .. }) = self.groups.get(name) else { return };
@@ -170,7 +171,8 @@ impl State {
             return too_large(self);
         }
         let (rules, policy, mut own) = (&settings.rules, settings.migration, Effects::default());
-        let Some(made) = members.downgrade(now, rules, policy, &Topics(image), rebalance, &mut own) else {
+        let begin = ClassicBegin { generation: members.epoch() - i32::from(raised), rebalance };
+        let Some(made) = members.downgrade(now, rules, policy, &Topics(image), begin, &mut own) else {
             return;
         };
         let more = entries_of(name, &made.tombstones).chain([records::group(name, &made.stored)]);

@@ -54,7 +54,7 @@ pub use changes::Changes;
 pub use classic_members::ClassicJoined;
 pub use commit::CommitPermit;
 pub use describe::{ConsumerGroupState, DescribedGroup, DescribedMember, DescribedTopic};
-pub use migration::{Downgraded, MigrationPolicy};
+pub use migration::{ClassicBegin, Downgraded, MigrationPolicy};
 pub use pattern::{Pattern, PatternsWanted, Resolutions};
 pub use records::{
     ClassicMember, ConsumerRecord, CurrentAssignment, EpochPartitions, GroupMetadata, MemberMetadata,

@@ -451,3 +451,19 @@ fn a_journal_in_steady_use_fills_no_file_anew() {
         },
     );
 }
+
+#[test]
+fn a_log_start_that_is_asked_for_again_is_durable_too_once_that_is_answered() {
+    crate::behaviour::with_partition(|context, _log, partition| async move {
+        append(&partition, 0, 20, 100);
+        partition.wait_synced(offset(40)).await.unwrap();
+        let second = std::time::Duration::from_secs(1);
+        let slow = FaultEffect::Slow(10 * second);
+        context.disk.inject(Fault::on(OperationKind::Sync, slow).where_path_ends(".journal").times(1));
+        // Whoever asked first has enough of it while its sync is under way.
+        assert!(tokio::time::timeout(second, partition.set_log_start(offset(13))).await.is_err());
+        assert!(tokio::time::timeout(second, partition.set_log_start(offset(13))).await.is_err());
+        partition.set_log_start(offset(5)).await.unwrap();
+        assert_eq!(partition.offsets().log_start, offset(13));
+    });
+}

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use tidelog_format::broker_json::{BrokerJson, KnownClaims};
 use tidelog_object::{
-    BrokerClaimError, CheckStatus, ClaimError, ClusterClaim, Corruption, ETag, Expected, GetError,
-    ObjectClient, PutError, PutMatchError, claim_prefix, find_broker_claim,
+    BrokerClaimError, CheckStatus, ClaimError, Corruption, ETag, Expected, GetError, ObjectClient, PutError,
+    PutMatchError, claim_prefix, find_broker_claim,
 };
 use tidelog_types::{BrokerId, BrokerIncarnation, ClaimId, ClusterId};
 
@@ -180,9 +180,16 @@ async fn one_of_many_creators_wins(client: &ObjectClient) {
 
 async fn a_prefix_belongs_to_one_cluster(client: &ObjectClient) {
     let (ours, theirs) = (ClusterId::from_bytes([1; 16]), ClusterId::from_bytes([2; 16]));
-    assert_eq!(claim_prefix(client, ours).await, Ok(ClusterClaim::Taken));
-    assert_eq!(claim_prefix(client, ours).await, Ok(ClusterClaim::Held));
-    let error = claim_prefix(client, theirs).await.unwrap_err();
+    // A cluster that has data elsewhere takes none, and leaves nothing behind that a second try would believe.
+    for _ in 0..2 {
+        let refused = claim_prefix(client, ours, false).await;
+        assert_eq!(refused, Err(ClaimError::Nobodys { prefix: client.url().to_string() }));
+    }
+    assert_eq!(claim_prefix(client, ours, true).await, Ok(()));
+    for may_take in [true, false] {
+        assert_eq!(claim_prefix(client, ours, may_take).await, Ok(()), "it has been ours");
+    }
+    let error = claim_prefix(client, theirs, true).await.unwrap_err();
     assert_eq!(error, ClaimError::OtherCluster { prefix: client.url().to_string(), owner: ours });
     assert!(error.to_string().contains(&ours.to_string()), "{error}");
 }

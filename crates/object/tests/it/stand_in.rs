@@ -239,7 +239,7 @@ async fn an_unknown_access_key_is_a_refusal_and_no_absence() {
         // An answer to HEAD has no words; the refusal is found nonetheless.
         assert!(matches!(client.head("a").await, Err(GetError::Refused(_))));
         let ours = ClusterId::from_bytes([1; 16]);
-        assert!(matches!(claim_prefix(&client, ours).await, Err(ClaimError::Refused(_))));
+        assert!(matches!(claim_prefix(&client, ours, true).await, Err(ClaimError::Refused(_))));
         assert!(client.usage().failure_count >= 5, "{:?}", client.usage());
 
         let outage = client.health().writes_outage().unwrap();

@@ -39,12 +39,32 @@ pub(super) fn overrides(environment: impl Iterator<Item = (String, String)>) -> 
                 Some(key) => {
                     overrides.settings.insert(key.name.to_owned(), value);
                 }
+                None if is_of_a_service(name, &value) => {}
                 None => wrong.push(format!("{variable}: there is no such setting")),
             },
         }
     }
     overrides.wrong = wrong;
     overrides
+}
+
+/// Whether it is one of the variables that Kubernetes puts into every container for a service whose name begins with `tidelog`.
+fn is_of_a_service(name: &str, value: &str) -> bool {
+    let is_address = || ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme));
+    let of_port = |rest: &str| {
+        let mut parts = rest.split('_');
+        let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+        parts.next().is_some_and(is_number)
+            && parts.next().is_some_and(|part| matches!(part, "TCP" | "UDP" | "SCTP"))
+            && parts.next().is_none_or(|part| matches!(part, "ADDR" | "PORT" | "PROTO"))
+            && parts.next().is_none()
+    };
+    let name = format!("_{name}");
+    name.ends_with("_SERVICE_HOST")
+        || name.ends_with("_SERVICE_PORT")
+        || name.contains("_SERVICE_PORT_")
+        || (name.ends_with("_PORT") && is_address())
+        || name.split_once("_PORT_").is_some_and(|(_, rest)| of_port(rest))
 }
 
 /// `log.retention.ms` is set by `TIDELOG_LOG_RETENTION_MS`.

@@ -42,6 +42,26 @@ fn flags_override_the_environment_and_it_overrides_the_file() {
 }
 
 #[test]
+fn what_kubernetes_sets_for_a_service_of_that_name_is_no_setting() {
+    let of_services = [
+        ("TIDELOG_SERVICE_HOST", "10.0.0.1"),
+        ("TIDELOG_SERVICE_PORT", "9092"),
+        ("TIDELOG_SERVICE_PORT_KAFKA", "9092"),
+        ("TIDELOG_PORT", "tcp://10.0.0.1:9092"),
+        ("TIDELOG_PORT_9092_TCP", "tcp://10.0.0.1:9092"),
+        ("TIDELOG_PORT_9092_TCP_ADDR", "10.0.0.1"),
+        ("TIDELOG_PORT_9092_TCP_PROTO", "tcp"),
+        ("TIDELOG_ADMIN_SERVICE_HOST", "10.0.0.2"),
+        ("TIDELOG_ADMIN_PORT_9644_TCP_PORT", "9644"),
+    ];
+    load("data_dir = \"/file\"\n", &of_services, Overrides::default()).unwrap();
+    for slip in ["TIDELOG_PORT", "TIDELOG_PORT_X_TCP", "TIDELOG_PORT_1_TCP_ADDR_X", "TIDELOG_SERVICE"] {
+        let WrongSettings(wrong) = load("", &[(slip, "9092")], Overrides::default()).unwrap_err();
+        assert!(wrong.iter().any(|line| line.starts_with(slip)), "{slip}: {wrong:?}");
+    }
+}
+
+#[test]
 fn every_wrong_setting_is_named_at_once() {
     let text = "store = \"ftp://x\"\nadmin_listen = \"nowhere\"\n[settings]\n\"log.retention.mss\" = 1\n\"num.partitions\" = 0\n\"tier.cache.bytes\" = 1000\n";
     let environment = [("TIDELOG_NUM_PARTITION", "1"), ("TIDELOG_NODE_ID", "one")];

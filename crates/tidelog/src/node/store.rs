@@ -10,8 +10,8 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, bail};
 use tidelog_controller::Controller;
 use tidelog_object::{
-    BrokerClaim, BrokerClaimError, ChunkCache, ClaimError, ClusterClaim, FoyerCache, FoyerConfig,
-    FoyerConfigError, GuardedClaim, ObjectClient, OutageCause, StoreOptions, StoreUrl, claim_prefix,
+    BrokerClaim, BrokerClaimError, ChunkCache, ClaimError, FoyerCache, FoyerConfig, FoyerConfigError,
+    GuardedClaim, ObjectClient, OutageCause, StoreOptions, StoreUrl, claim_prefix,
 };
 use tidelog_replica::{ColdReader, ReplicaManager};
 use tidelog_runtime::watch;
@@ -95,18 +95,18 @@ impl Store {
     /// # Errors
     /// A refusal, or another cluster's prefix: both are final.
     pub(super) async fn claim(&self, cluster_id: ClusterId, controller: &Controller) -> Result<bool> {
-        match tokio::time::timeout(CLAIM_WAIT, claim_prefix(&self.client, cluster_id)).await {
-            Ok(Ok(claim)) => match self.wrong_prefix(claim, controller).await {
-                None => return Ok(true),
-                Some(why) => bail!(why),
-            },
+        // A cluster that has data in a bucket has its prefix: another one is a slip of whoever gave the store.
+        let may_take = !has_data_in_bucket(controller);
+        match tokio::time::timeout(CLAIM_WAIT, claim_prefix(&self.client, cluster_id, may_take)).await {
+            Ok(Ok(())) => return Ok(true),
+            Ok(Err(nobodys @ ClaimError::Nobodys { .. })) => bail!(nobodys),
             Ok(Err(ClaimError::Retriable(_))) | Err(_) => {}
             Ok(Err(refusal)) => bail!("{}: {refusal}", self.url()),
         }
         let why = self.client.health().failures();
         if let Some(outage) = why.as_ref().filter(|outage| outage.cause == OutageCause::NoKeys)
             // A node that has data in the bucket had keys once: their issuer may be away as the store may be.
-            && !has_data_in_bucket(controller)
+            && may_take
         {
             return Err(refusal::no_credentials(&self.url().to_string(), &outage.reason));
         }
@@ -128,21 +128,6 @@ impl Store {
         };
         tracing::warn!(store = %self.url(), why, "the prefix is not claimed yet: serving what is hot meanwhile");
         Ok(None)
-    }
-
-    /// Why a prefix that was nobody's until now cannot be ours: the cluster has data in a bucket, and it is not in this one.
-    /// The claim is given back then.
-    async fn wrong_prefix(&self, claim: ClusterClaim, controller: &Controller) -> Option<String> {
-        if claim != ClusterClaim::Taken || !has_data_in_bucket(controller) {
-            return None;
-        }
-        if let Err(error) = self.client.delete(CLUSTER_KEY).await {
-            tracing::warn!(%error, "the claim of the wrong prefix stays");
-        }
-        Some(format!(
-            "{} was nobody's prefix until now, but this cluster has data in a bucket: give the store that it was started with",
-            self.url()
-        ))
     }
 
     #[allow(clippy::too_many_arguments, reason = "the components of a node, handed over once")]
@@ -265,12 +250,10 @@ impl Store {
         controller: &Controller,
     ) -> Result<Option<BrokerClaim>, String> {
         let not_yet = |failure| tracing::warn!(%failure, "the prefix is not claimed yet");
-        match claim_prefix(&self.client, identity.cluster_id).await {
-            Ok(claim) => {
-                if let Some(why) = self.wrong_prefix(claim, controller).await {
-                    return Err(why);
-                }
-            }
+        let may_take = !has_data_in_bucket(controller);
+        match claim_prefix(&self.client, identity.cluster_id, may_take).await {
+            Ok(()) => {}
+            Err(nobodys @ ClaimError::Nobodys { .. }) => return Err(nobodys.to_string()),
             Err(ClaimError::Retriable(failure)) => {
                 not_yet(failure);
                 return Ok(None);

@@ -36,6 +36,12 @@ impl Changes {
         self.records.iter().any(|record| matches!(record, ConsumerRecord::TargetAssignmentMetadata(Some(_))))
     }
 
+    /// Whether the group's epoch was raised.
+    #[must_use]
+    pub fn raise_the_epoch(&self) -> bool {
+        self.records.iter().any(|record| matches!(record, ConsumerRecord::GroupMetadata(Some(_))))
+    }
+
     /// Members that were put out since their time was over.
     #[must_use]
     pub fn gone(&self) -> &[GoneMember] {

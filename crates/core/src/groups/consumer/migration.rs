@@ -70,6 +70,15 @@ pub struct Downgraded {
     pub group: ClassicGroup,
 }
 
+/// How a classic group begins that its members take over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClassicBegin {
+    /// The epoch that its members know, as Kafka has it: not the one that a member's leaving has just raised.
+    pub generation: i32,
+    /// For a group that lost a member: the members are told to join anew. A member that came in another's place is just joining.
+    pub rebalance: bool,
+}
+
 impl ConsumerGroup {
     /// A member of the consumer protocol comes to a classic group: gives the consumer group that takes its members over,
     /// and what the member's heartbeat came to in it; the records make up the whole new group.
@@ -171,15 +180,13 @@ impl ConsumerGroup {
     /// or was replaced; `None` when they do not, or must not become one. This group is as it was: it is over once the caller
     /// has stored what came of it.
     ///
-    /// With `rebalance`, for a group that lost a member, the members are told to join anew; a member that came in another's
-    /// place is just joining.
     pub fn downgrade(
         &self,
         now: Now,
         classic_rules: &GroupRules,
         policy: MigrationPolicy,
         topics: &dyn TopicsImage,
-        rebalance: bool,
+        begin: ClassicBegin,
         effects: &mut Effects,
     ) -> Option<Downgraded> {
         if !policy.allows_downgrade() || self.state.members.len() > classic_rules.size_max {
@@ -209,9 +216,9 @@ impl ConsumerGroup {
             let version = Subscription::read(metadata).map_or(0, |subscription| subscription.version);
             Assignment::write(version, &by_name(target, topics))
         };
-        let mut group = ClassicGroup::take_over(now, self.state.epoch, members, assign)?;
+        let mut group = ClassicGroup::take_over(now, begin.generation, members, assign)?;
         let stored = group.taken_over_form();
-        if rebalance {
+        if begin.rebalance {
             group.rebalance_taken_over(now, effects);
         }
         Some(Downgraded { tombstones: self.clone().end(), stored, group })
