@@ -157,7 +157,7 @@ pub fn ranges(versions: &[i16]) -> String {
     runs.collect::<Vec<_>>().join(", ")
 }
 
-/// A row of the table: patterns in which `*` stands for anything.
+/// A row of the table: patterns in which `*` stands for anything. The place is a scenario, or one of its steps: `fetch: a gap [3]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
     /// The line that it stands in.
@@ -172,7 +172,7 @@ pub struct Row {
 
 impl Row {
     fn meets(&self, difference: &Difference, version: i16) -> bool {
-        matches(&self.place, &difference.place)
+        (matches(&self.place, &difference.place) || matches(&self.place, &step_name(difference)))
             && matches(&self.api, difference.api.name())
             && self.versions.contains(version)
             && matches(&self.field, &difference.field)
@@ -192,6 +192,11 @@ impl fmt::Display for Row {
         let Self { line, place, api, field, kafka, tidelog, .. } = self;
         write!(f, "line {line}: {place} | {api} | {field} | {kafka} | {tidelog}")
     }
+}
+
+/// Scenario and step as a row names them.
+fn step_name(difference: &Difference) -> String {
+    format!("{} [{}]", difference.place, difference.step)
 }
 
 /// Whether a text is what a pattern says.
@@ -215,7 +220,18 @@ fn cells(line: &str) -> Vec<String> {
     inner.split('|').map(|cell| cell.trim().trim_matches('`').replace('\u{0}', "|")).collect()
 }
 
-/// The rows of `differences.md`: six cells between bars, below a heading row and its line.
+/// A cell for each name of its lists: `a[x, y]` is `a[x]` and `a[y]`.
+fn each(cell: &str) -> Vec<String> {
+    let list = cell.match_indices('[').find_map(|(start, _)| {
+        let (list, after) = cell[start + 1..].split_once(']')?;
+        list.contains(", ").then_some((&cell[..start], list, after))
+    });
+    let Some((before, list, after)) = list else { return vec![cell.to_owned()] };
+    list.split(", ").flat_map(|name| each(&format!("{before}[{name}]{after}"))).collect()
+}
+
+/// The rows of `differences.md`: six cells between bars, below a heading row and its line. A line with a list in its first or
+/// its fourth cell is a row for each name, and each must meet a difference.
 ///
 /// # Errors
 /// A row with other cells.
@@ -229,15 +245,18 @@ pub fn rows(text: &str) -> Result<Vec<Row>> {
         let [place, api, versions, field, kafka, tidelog] = cells.as_slice() else {
             bail!("differences.md, line {}: six cells are needed", number + 1)
         };
-        rows.push(Row {
-            line: number + 1,
-            place: place.clone(),
-            api: api.clone(),
-            versions: range(versions).with_context(|| format!("differences.md, line {}", number + 1))?,
-            field: field.clone(),
-            kafka: kafka.clone(),
-            tidelog: tidelog.clone(),
-        });
+        let versions = range(versions).with_context(|| format!("differences.md, line {}", number + 1))?;
+        for place in each(place) {
+            rows.extend(each(field).into_iter().map(|field| Row {
+                line: number + 1,
+                place: place.clone(),
+                api: api.clone(),
+                versions,
+                field,
+                kafka: kafka.clone(),
+                tidelog: tidelog.clone(),
+            }));
+        }
     }
     Ok(rows)
 }
@@ -287,7 +306,8 @@ fn cell(text: &str) -> String {
 /// A difference as a row of the table.
 #[must_use]
 pub fn row_text(difference: &Difference) -> String {
-    let Difference { place, api, field, kafka, tidelog, .. } = difference;
+    let Difference { api, field, kafka, tidelog, .. } = difference;
+    let place = step_name(difference);
     format!("| {place} | {api} | * | {} | {} | {} |", cell(field), cell(kafka), cell(tidelog))
 }
 
@@ -374,6 +394,27 @@ mod tests {
     }
 
     #[test]
+    fn a_list_is_a_row_for_each_name_and_a_step_one_of_the_scenarios() {
+        let text = "| fetch: an old epoch [1, 2] | Fetch | * | `a[b, c].d[0]` | 74 | 0 |\n| fetch: an old epoch | Fetch | * | e | 74 | 0 |\n";
+        let rows = rows(text).unwrap();
+        let mut differences = Differences::new();
+        for field in ["a[b].d[0]", "a[d].d[0]", "e"] {
+            differences.insert(difference(field, "0"), vec![12]);
+        }
+        let (unlisted, unused) = unlisted(&differences, &rows);
+        assert_eq!(unlisted.keys().map(|other| other.field.as_str()).collect::<Vec<_>>(), ["a[d].d[0]"]);
+        let unused: Vec<_> = unused.iter().map(|row| (row.place.as_str(), row.field.as_str())).collect();
+        assert_eq!(
+            unused,
+            [
+                ("fetch: an old epoch [1]", "a[c].d[0]"),
+                ("fetch: an old epoch [2]", "a[b].d[0]"),
+                ("fetch: an old epoch [2]", "a[c].d[0]"),
+            ]
+        );
+    }
+
+    #[test]
     fn elements_are_compared_by_their_key_whatever_their_place() {
         let rules = Rules::parse("* configs keyed name").unwrap();
         let config = |name: &str, value: i64| {
@@ -401,7 +442,7 @@ mod tests {
         let text = "# Head\n<!-- generated: fetch: * | * | * | * -->\nold\n<!-- end -->\nfoot\n";
         let made = regenerate(text, &differences).unwrap();
         assert!(
-            made.contains("| fetch: an old epoch | Fetch | * | `a` | `74` | `0` |\n<!-- end -->\nfoot\n"),
+            made.contains("| fetch: an old epoch [1] | Fetch | * | `a` | `74` | `0` |\n<!-- end -->\nfoot\n"),
             "{made}"
         );
         assert!(!made.contains("old\n"), "{made}");

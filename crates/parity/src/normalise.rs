@@ -18,7 +18,7 @@ const LONG_BYTES: usize = 300;
 enum Treatment {
     /// Ids become `<KIND 1>`, `<KIND 2>` …; null, nothing, zero and -1 stay.
     Id(String),
-    /// A UUID at the end of a text becomes a number.
+    /// A UUID at the end of a text, or in place of it, becomes a number.
     UuidTail,
     /// A text becomes `<text>`; null and empty stay.
     Text,
@@ -214,8 +214,12 @@ fn is_sign(text: &str) -> bool {
     text.starts_with('<') && text.find('>').is_some_and(|end| end + 1 == text.len())
 }
 
-/// A text whose last 36 letters are a UUID.
+/// A text whose last 36 letters are a UUID, or that is one in the 22 letters of base64.
 fn uuid_tail(text: &str) -> Option<(&str, &str)> {
+    let is_base64 = |letter: u8| letter.is_ascii_alphanumeric() || matches!(letter, b'-' | b'_');
+    if text.len() == 22 && text.bytes().all(is_base64) {
+        return Some(("", text));
+    }
     let (start, tail) = text.split_at_checked(text.len().checked_sub(36)?)?;
     let is_right = |(position, letter): (usize, char)| match position {
         8 | 13 | 18 | 23 => letter == '-',
@@ -304,5 +308,6 @@ mod tests {
         let uuid = "123e4567-e89b-12d3-a456-426614174000";
         assert_eq!(seen(&format!("parity-{uuid}")), "{member_id: \"parity-<uuid 1>\"}");
         assert_eq!(seen("nobody"), "{member_id: \"nobody\"}");
+        assert_eq!(seen("d3SakKxhSX2haQvxb5uU5w"), "{member_id: \"<uuid 2>\"}");
     }
 }
