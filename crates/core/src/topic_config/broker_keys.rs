@@ -268,7 +268,7 @@ static BROKER_KEYS: &[Key] = &[
     dynamic("min.insync.replicas", Int, Some("1"), AtLeast(1), "The default of the topic key."),
     fixed("node.id", Int, None, AtLeast(0), "The number of this node; 1 where nobody says."),
     fixed("num.partitions", Int, Some("1"), AtLeast(1), "Partitions of a topic whose creator names none."),
-    fixed(
+    dynamic(
         "producer.id.expiration.ms",
         Int,
         Some("86400000"),
