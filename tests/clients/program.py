@@ -19,6 +19,11 @@ RESTART_PARTITIONS = 3
 RESTART_RECORDS = 400
 IN_FLIGHT_MAX = 60
 RESTART_SECONDS_MAX = 180
+# A topic that is deleted and made again: what its group had read, where another stood, and what comes into the new one.
+OLD_RECORDS = 300
+OLD_COMMITTED = 50
+NEW_BEGIN = 1000
+NEW_RECORDS = 100
 # Commit and resume: how many records each member in turn reads before it commits and goes; in all what was sent.
 COMMIT_SESSIONS = {"first": 70, "second": 70, "third": 60}
 
@@ -33,7 +38,8 @@ class Program:
     def __init__(self, scenario, arguments):
         self.scenario, self.arguments = scenario, arguments
         self.bootstrap = arguments.bootstrap
-        self.records = json.loads(open(arguments.records).read())
+        told = json.loads(open(arguments.records).read())
+        self.records, self.topics = told["records"], told["topics"]
 
     def name(self, suffix=""):
         """A topic's or group's name that no other scenario has."""
@@ -75,15 +81,16 @@ def is_altered(configs):
 def records(program, client):
     """Every codec and shape of a record goes in, and comes back from local disk and from the bucket."""
     sent = program.records
-    topics = {codec: program.name(f"-{codec}") for codec in client.CODECS}
-    for codec, topic in topics.items():
-        client.create(topic, 1)
-        program.tell("produced", codec=codec, offsets=client.produce(topic, sent, codec))
+    topics = {topic["topic"]: program.name(f"-{topic['topic']}") for topic in program.topics}
+    for topic in program.topics:
+        name = topics[topic["topic"]]
+        client.create(name, 1, **topic["configs"])
+        program.tell("produced", topic=topic["topic"], offsets=client.produce(name, sent, topic["codec"]))
     for state in ("hot", "cold"):
         if state == "cold":
             program.wait("cold", list(topics.values()))
-        for codec, topic in topics.items():
-            program.tell("consumed", state=state, codec=codec, records=client.consume(topic, 0, len(sent)))
+        for topic, name in topics.items():
+            program.tell("consumed", state=state, topic=topic, records=client.consume(name, 0, len(sent)))
 
 
 class Traffic(threading.Thread):
@@ -131,6 +138,8 @@ class Member(threading.Thread):
         self.owned, self.revoked, self.lost = set(), set(), set()
         self.seen, self.times = set(), []
         self.first_assigned = None
+        # How often anything was said of its assignment.
+        self.change_count = 0
         self.over = threading.Event()
         self.error = None
 
@@ -141,17 +150,19 @@ class Member(threading.Thread):
             self.error = traceback.format_exc()
 
     def assigned(self, partitions):
+        self.change_count += 1
         self.owned |= set(partitions)
         if partitions and self.first_assigned is None:
             self.first_assigned = time.monotonic()
 
     def taken(self, partitions, lost=False):
+        self.change_count += 1
         self.owned -= set(partitions)
         (self.lost if lost else self.revoked).update(partitions)
 
     def record(self, partition, number):
         self.seen.add(number)
-        self.times.append((time.monotonic(), partition))
+        self.times.append((time.monotonic(), partition, number))
 
     def leave(self):
         self.over.set()
@@ -168,7 +179,8 @@ def stable(members):
         failed = [member.error for member in members.values() if member.error]
         assert not failed, failed[0]
         owned = [set(member.owned) for member in members.values()]
-        return all(len(part) == share for part in owned) and len(set().union(*owned)) == GROUP_PARTITIONS
+        fair = all(len(part) >= share for part in owned) and sum(map(len, owned)) == GROUP_PARTITIONS
+        return fair and len(set().union(*owned)) == GROUP_PARTITIONS
 
     wait_until(settled, lambda: f"assignments settle: { {name: member.owned for name, member in members.items()} }")
     return {name: sorted(member.owned) for name, member in members.items()}
@@ -228,7 +240,7 @@ def group(strategy):
 
 def records_of(member, partitions, begin, end):
     """How many records of partitions a member got between two moments."""
-    return sum(1 for when, partition in list(member.times) if begin <= when <= end and partition in partitions)
+    return sum(1 for when, partition, _ in list(member.times) if begin <= when <= end and partition in partitions)
 
 
 def commit(**options):
@@ -237,16 +249,47 @@ def commit(**options):
     def run(program, client):
         topic, name = program.name(), program.name("-group")
         client.create(topic, 2)
-        producer = client.producer(False)
-        for number in range(sum(COMMIT_SESSIONS.values())):
-            producer.send(topic, number % 2, number, lambda number, offset, error: None)
-        producer.close()
+        produce(client, topic, 2, range(sum(COMMIT_SESSIONS.values())))
         for step, count in COMMIT_SESSIONS.items():
             found = client.read_group(topic, name, count, **options)
             program.tell(step, records=found)
         program.tell("committed", offsets=client.committed(topic, name, 2, **options))
 
     return run
+
+
+def produce(client, topic, partitions, numbers):
+    producer, errors = client.producer(False), []
+    for number in numbers:
+        producer.send(topic, number % partitions, number, lambda number, offset, error: errors.append(error) if error else None)
+    producer.close()
+    assert not errors, errors[0]
+
+
+def recreated(program, client):
+    """A topic is deleted and made again under a member that runs, and under a group whose member comes again."""
+    topic, group, stopped = program.name(), program.name("-group"), program.name("-stopped")
+    client.create(topic, 1)
+    produce(client, topic, 1, range(OLD_RECORDS))
+    program.wait("cold", [topic])
+    running, again = client.member(topic, group, "eager"), client.member(topic, stopped, "eager")
+    running.start()
+    client.read_group(topic, stopped, OLD_COMMITTED)
+
+    def committed(group):
+        return [offset for offset in client.committed(topic, group, 1).values() if offset >= 0]
+
+    wait_until(lambda: committed(group) == [OLD_RECORDS], lambda: f"the end is committed: {committed(group)}")
+    program.tell("before", committed=committed(stopped))
+    client.delete(topic)
+    wait_until(lambda: not committed(stopped), "its offsets are gone")
+    client.create(topic, 1)
+    produce(client, topic, 1, range(NEW_BEGIN, NEW_BEGIN + NEW_RECORDS))
+    again.start()
+    for name, member, begin in (("restarted", again, 0), ("running", running, NEW_BEGIN)):
+        wait_until(lambda: member.error or NEW_BEGIN + NEW_RECORDS - 1 in member.seen, f"{name} sees the last record")
+        member.leave()
+        program.tell(name, numbers=[number for _, _, number in member.times if number >= begin])
 
 
 def restarts(program, client):
@@ -266,7 +309,6 @@ def restarts(program, client):
 
     for number in range(total):
         producer.send(topic, number % RESTART_PARTITIONS, number, done)
-
 
         def answered():
             producer.poll()
@@ -297,6 +339,7 @@ SCENARIOS = {
     "group-consumer": group("consumer"),
     "commit": commit(),
     "commit-consumer": commit(strategy="consumer"),
+    "recreated": recreated,
     "restarts": restarts,
 }
 

@@ -24,24 +24,35 @@ RUN_SECONDS_MAX = 900 if AGAINST_KAFKA else 420
 KILLS = [0.1, 0.4, 0.7]
 
 ALL = ["administration", "records", "group-eager", "commit", "restarts"]
+JAVA = ["tools", "tools-groups", "verifiable", "reset", "times", "static", "migration", "recreated"]
 WITH = {"cooperative": ["group-cooperative"], "consumer": ["group-consumer", "commit-consumer"]}
 
 # The scenarios of each client, in their order: the node of a run is killed in the last one.
 CLIENTS = {
     "kcat": [*WITH["cooperative"], *ALL],
-    "confluent": [*WITH["cooperative"], *WITH["consumer"], *ALL],
+    "confluent": ["static", "recreated", *WITH["cooperative"], *WITH["consumer"], *ALL],
     "kafka-python": [*WITH["cooperative"], *ALL],
     "aiokafka": ALL,
-    "kafkajs": ["reset", *ALL],
-    "franz-go": [*WITH["cooperative"], *WITH["consumer"], *ALL],
+    "kafkajs": ["reset", "recreated", *ALL],
+    "franz-go": ["recreated", *WITH["cooperative"], *WITH["consumer"], *ALL],
     "sarama": [*WITH["cooperative"], *ALL],
-    "java": ["tools", "verifiable", "reset", *WITH["cooperative"], *WITH["consumer"], *ALL],
+    "java": [*JAVA, *WITH["cooperative"], *WITH["consumer"], *ALL],
 }
 
 CONSUMER_GROUP_HEARTBEAT = 68
 # What a client does that is told to use the consumer protocol of KIP-848 and finds that the node does not announce it.
 TELLS, FALLS_BACK, WAITS = "tells", "falls back", "waits"
 WITHOUT_CONSUMER_GROUPS = {"java": TELLS, "franz-go": FALLS_BACK, "confluent": WAITS}
+
+# What a client's records are sent with, into topics of which settings: a topic for each codec that a client writes; then those where
+# the broker writes another codec than what came, each once; then one where it puts its own time on what came.
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+TOPICS = [{"topic": codec, "codec": codec, "configs": {}} for codec in CODECS]
+TOPICS += [
+    {"topic": f"to-{written}", "codec": sent, "configs": {"compression.type": "uncompressed" if written == "none" else written}}
+    for written, sent in zip(CODECS, ["zstd", *CODECS])
+]
+TOPICS += [{"topic": "stamped", "codec": "snappy", "configs": {"message.timestamp.type": "LogAppendTime"}}]
 
 # Records that a client has in hand, and takes for read, when it leaves its group.
 DROPPED_AT_LEAVE_MAX = {"kcat": 1}
@@ -119,11 +130,11 @@ class Run:
         self.sent = [record for record in shapes() if shape_of(record) not in UNSENDABLE.get(client, set())]
         self.steps = {name: [] for name in names}
         self.kills = 0
-        self.begun = time.monotonic()
+        self.begun, self.wall_clock = time.monotonic(), int(time.time() * 1000)
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / f"{client}.log"
         records = folder / f"{client}-records.json"
-        records.write_text(json.dumps(self.sent))
+        records.write_text(json.dumps({"records": self.sent, "topics": TOPICS}))
         command, environment = COMMANDS[client]["command"], COMMANDS[client].get("environment", {})
         self.command = [*command, "--bootstrap", node.address, "--prefix", self.prefix, "--records", str(records)]
         self.command += ["--scenario", ",".join(names)]

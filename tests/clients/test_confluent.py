@@ -48,6 +48,8 @@ def consume(node, topic, count, offset=OFFSET_BEGINNING, partition=0, **options)
     consumer = Consumer(
         {"bootstrap.servers": node.address, "group.id": "unused", "enable.auto.commit": False, **options}
     )
+    # Without a known leader it would look for one only half a second later.
+    consumer.list_topics(topic, timeout=10)
     consumer.assign([TopicPartition(topic, partition, offset)])
     found = []
     while len(found) < count:

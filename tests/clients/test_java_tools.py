@@ -113,6 +113,87 @@ def test_dump_log_reads_the_files(tools, client, scenario):
     assert sum(int(count) for _, _, count, _ in batches) == len(re.findall(r"^\| offset: ", dumped, re.MULTILINE))
 
 
+with_members = pytest.mark.parametrize("client, scenario", pairs(["tools-groups"]))
+
+
+def told(facts, step):
+    assert facts[step]["code"] == 0, f"{step}: {facts[step]['output']}"
+    return facts[step]["output"]
+
+
+def table(text):
+    header, *rows = cells(text)
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+@with_members
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_is_described_with_its_members(runs, client, scenario, protocol):
+    run = run_of(runs, client)
+    facts = run.facts(scenario)
+    topic = f"{run.prefix}-{scenario}"
+    group = f"{topic}-{protocol}"
+    rows = {row["CLIENT-ID"]: row for row in table(told(facts, f"describe-members-{protocol}"))}
+    assert set(rows) == {"first", "second"}
+    assert len({row["CONSUMER-ID"] for row in rows.values()}) == 2
+    [epoch] = {row["CURRENT-EPOCH"] for row in rows.values()}
+    assert int(epoch) > 1 if protocol == "consumer" else epoch == "-"
+    for name, partitions in facts[f"members-{protocol}"]["assignments"].items():
+        assignment = f"{topic}:{','.join(map(str, partitions))}"
+        row = rows[name]
+        assert (row["GROUP"], row["HOST"], row["#PARTITIONS"]) == (group, "/127.0.0.1", "3")
+        assert row["CURRENT-ASSIGNMENT"] == assignment
+        target = (row["CURRENT-EPOCH"], assignment) if protocol == "consumer" else ("-", "-")
+        assert (row["TARGET-EPOCH"], row["TARGET-ASSIGNMENT"]) == target
+    assert table(told(facts, f"describe-state-{protocol}")) == [
+        {
+            "GROUP": group,
+            "COORDINATOR": run.node.address,
+            "(ID)": "(1)",
+            "ASSIGNMENT-STRATEGY": "range" if protocol == "classic" else "uniform",
+            "STATE": "Stable",
+            "#MEMBERS": "2",
+        }
+    ]
+
+
+# What is set is told before what it hides, and is gone with its removal.
+@with_members
+@pytest.mark.parametrize(
+    "kind, key, value, source, hidden",
+    [
+        ("brokers", "log.retention.ms", "7200000", "DYNAMIC_BROKER_CONFIG", "DEFAULT_CONFIG:log.retention.hours=168"),
+        (
+            "groups",
+            "consumer.session.timeout.ms",
+            "50000",
+            "DYNAMIC_GROUP_CONFIG",
+            "DEFAULT_CONFIG:group.consumer.session.timeout.ms=45000",
+        ),
+    ],
+)
+def test_settings_of_brokers_and_groups_are_altered_and_back(runs, client, scenario, kind, key, value, source, hidden):
+    run = run_of(runs, client)
+    facts = run.facts(scenario)
+    name = "1" if kind == "brokers" else f"{run.prefix}-{scenario}-consumer"
+    for step in ("alter", "back"):
+        assert told(facts, f"{kind}-{step}") == f"Completed updating config for {kind[:-1]} {name}.\n"
+    assert told(facts, f"{kind}-altered").splitlines() == [
+        f"Dynamic configs for {kind[:-1]} {name} are:",
+        f"  {key}={value} sensitive=false synonyms={{{source}:{key}={value}, {hidden}}}",
+    ]
+    every = told(facts, f"{kind}-all").splitlines()
+    assert every[0] == f"All configs for {kind[:-1]} {name} are:"
+    # The broker's key has no value where it is not set, and another is told in hours.
+    rest = "null sensitive=false synonyms={}" if kind == "brokers" else f"45000 sensitive=false synonyms={{{hidden}}}"
+    assert [line for line in every if line.startswith(f"  {key}=")] == [f"  {key}={rest}"]
+    wanted = {
+        "brokers": ["num.partitions", "message.max.bytes", "offsets.retention.minutes", "group.consumer.session.timeout.ms"],
+        "groups": ["consumer.heartbeat.interval.ms", "consumer.session.timeout.ms"],
+    }
+    assert set(wanted[kind]) <= {line.strip().split("=")[0] for line in every[1:]}
+
+
 @pytest.mark.parametrize("client, scenario", pairs(["verifiable"]))
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_the_verifiable_pair_agrees(runs, client, scenario, protocol):

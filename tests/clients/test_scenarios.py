@@ -1,12 +1,17 @@
 """Every client through the scenarios of README.md: what each program told is what must be."""
 
+import struct
+import time
+
 import pytest
 
 import scenarios
 from conftest import run_of
-from scenarios import CONSUMER_GROUP_HEARTBEAT, clients, pairs, plain
+from raw_fetch import RawClient
+from scenarios import CODECS, CONSUMER_GROUP_HEARTBEAT, clients, pairs, plain
 
-CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+# The head of a record batch, to the offset of its last record.
+BATCH = struct.Struct(">qiibIhi")
 
 
 @pytest.mark.parametrize("client, scenario", pairs(["administration"]))
@@ -30,15 +35,47 @@ def test_administration_goes_round(runs, client, scenario):
 def test_every_codec_and_shape_of_a_record_comes_back(runs, client, scenario, state):
     run = run_of(runs, client)
     run.facts(scenario)
-    offsets = {step["codec"]: step["offsets"] for step in run.all(scenario, "produced")}
-    assert offsets == {codec: list(range(len(run.sent))) for codec in CODECS}
-    found = {step["codec"]: step["records"] for step in run.all(scenario, "consumed") if step["state"] == state}
-    assert list(found) == CODECS
-    for codec, records in found.items():
-        assert len(records) == len(run.sent), codec
+    topics = [topic["topic"] for topic in scenarios.TOPICS]
+    offsets = {step["topic"]: step["offsets"] for step in run.all(scenario, "produced")}
+    assert offsets == {topic: list(range(len(run.sent))) for topic in topics}
+    found = {step["topic"]: step["records"] for step in run.all(scenario, "consumed") if step["state"] == state}
+    assert list(found) == topics
+    for topic, records in found.items():
+        assert len(records) == len(run.sent), topic
         for offset, (sent, record) in enumerate(zip(run.sent, records)):
-            assert record["offset"] == offset, codec
-            assert {"timestamp": sent["timestamp"], **record} == {**as_told_by(client, sent), "offset": offset}, codec
+            assert record["offset"] == offset, topic
+            if topic == "stamped" and "timestamp" in record:
+                # Those that were sent are of a minute before.
+                assert run.sent[-1]["timestamp"] < run.wall_clock <= record["timestamp"] <= time.time() * 1000
+                sent = {**sent, "timestamp": record["timestamp"]}
+            assert {"timestamp": sent["timestamp"], **record} == {**as_told_by(client, sent), "offset": offset}, topic
+
+
+# B10, B19: what every client reads in the test above is what the broker wrote.
+@pytest.mark.parametrize("client, scenario", pairs(["records"]))
+def test_what_every_client_reads_was_written_by_the_broker(runs, client, scenario):
+    run = run_of(runs, client)
+    run.facts(scenario)
+    stored = {topic["topic"]: stored_as(run, f"{run.prefix}-{scenario}-{topic['topic']}") for topic in scenarios.TOPICS}
+    for codec in CODECS:
+        assert stored[f"to-{codec}"] == {(codec, "CreateTime")}
+    # Some clients leave a batch uncompressed that would not get smaller.
+    assert {("snappy", "LogAppendTime")} <= stored["stamped"] <= {("snappy", "LogAppendTime"), ("none", "LogAppendTime")}
+
+
+def stored_as(run, topic):
+    """The codec and the type of the timestamps of each batch, as fetches bring them."""
+    client, found, offset = RawClient(run.node.address, 30), set(), 0
+    while offset < len(run.sent):
+        answer = client.fetch({(topic, 0): offset}, 1 << 20, 1000)[topic, 0]
+        assert answer.error == 0 and answer.data, (topic, offset, answer.error)
+        at = 0
+        while at + BATCH.size <= len(answer.data):
+            base, length, _epoch, _magic, _crc, attributes, last = BATCH.unpack_from(answer.data, at)
+            found.add((CODECS[attributes & 7], "LogAppendTime" if attributes & 8 else "CreateTime"))
+            offset, at = base + last + 1, at + 12 + length
+    client.close()
+    return found
 
 
 def as_told_by(client, sent):
@@ -101,6 +138,62 @@ def test_a_group_outside_of_the_log_goes_where_its_client_says(runs, client, sce
         assert facts[step] == {"step": step, "first": first, "begin": 4, "end": 10}
     for step in ("below-latest", "above-latest"):
         assert facts[step]["first"] >= facts[step]["end"] >= 10, step
+
+
+# B22: where no record is of that time or later, there is no offset and no time; Java would throw at a time below 0.
+@pytest.mark.parametrize("client, scenario", pairs(["times"]))
+def test_a_look_up_by_time_finds_a_record_or_nothing(runs, client, scenario):
+    facts = run_of(runs, client).facts(scenario)
+    begin = 1_600_000_000_000
+    assert facts["empty"]["found"] is None
+    records = facts["records"]
+    assert (records["begin"], records["exact"], records["later"]) == ([4, begin + 4], [7, begin + 7], None)
+    assert facts["emptied"]["found"] is None
+
+
+# B52: who comes again within its session takes its own place. Nobody else hears of it where the group was settled; where it was to
+# rebalance anyway, that rebalance is the only one.
+@pytest.mark.parametrize("client, scenario", pairs(["static"]))
+def test_static_members_come_again_and_nobody_else_notices(runs, client, scenario):
+    facts = run_of(runs, client).facts(scenario)
+    for step, others in [("follower", ["first", "third"]), ("leader", ["second", "third"]), ("twice", ["first", "third"])]:
+        told = facts[step]
+        assert sorted(partition for owned in told["before"].values() for partition in owned) == list(range(6)), step
+        assert told["after"] == told["before"], step
+        assert told["changes"] == dict.fromkeys(others, 0), step
+        assert told["generations"] == 0, step
+    assert "fenced" in plain(facts["fenced"]["error"])
+    told = facts["rebalancing"]
+    assert plain(facts["waiting"]["state"]).startswith("preparingrebalanc")
+    assert sorted(partition for owned in told["after"].values() for partition in owned) == list(range(6))
+    assert told["changes"] == {"first": 2}, "revoked once, assigned once"
+    assert told["generations"] == 1
+    assert facts["described"]["instances"] == ["first", "fourth", "second", "third"]
+
+
+@pytest.mark.parametrize("client, scenario", pairs(["migration"]))
+def test_a_group_moves_to_the_other_protocol_and_back_without_a_gap(runs, client, scenario):
+    facts = run_of(runs, client).facts(scenario)
+    for step, members, kind in [
+        ("classic", ["classic"], "Classic"),
+        ("upgraded", ["classic", "modern"], "Consumer"),
+        ("downgraded", ["classic"], "Classic"),
+    ]:
+        assignments = facts[step]["assignments"]
+        assert sorted(assignments) == members, step
+        assert sorted(partition for owned in assignments.values() for partition in owned) == list(range(6)), step
+        assert facts[step]["type"] == kind, step
+    assert facts["done"]["acknowledged"] > 0
+    assert facts["done"]["missing"] == []
+
+
+# B55: nothing of the old topic is left for the one of the same name, no record and no committed offset.
+@pytest.mark.parametrize("client, scenario", pairs(["recreated"]))
+def test_members_read_the_whole_topic_that_was_made_again(runs, client, scenario):
+    facts = run_of(runs, client).facts(scenario)
+    assert facts["before"]["committed"] == [50]
+    for step in ("restarted", "running"):
+        assert facts[step]["numbers"] == list(range(1000, 1100)), step
 
 
 @pytest.mark.parametrize("client, scenario", pairs(["restarts"]))

@@ -46,14 +46,25 @@ pub struct Options {
     against: Against,
 }
 
+/// What the older clients need and bring along, whichever their generation.
+const OLDER_SHARED: [&str; 7] = [
+    "lz4==4.4.5",
+    "zstandard==0.25.0",
+    "python-snappy==0.7.3",
+    "async-timeout==5.0.1",
+    "cramjam==2.14.0",
+    "packaging==26.4",
+    "typing_extensions==4.16.0",
+];
+
 /// Another generation of the same clients, as far back as this Python can run them.
-fn older_requirements(python_minor: u32) -> [&'static str; 6] {
-    let [confluent, kafka_python, aiokafka] = if python_minor <= 11 {
+fn older_requirements(python_minor: u32) -> Vec<&'static str> {
+    let clients = if python_minor <= 11 {
         ["confluent-kafka==2.3.0", "kafka-python==2.0.2", "aiokafka==0.8.1"]
     } else {
         ["confluent-kafka==2.6.1", "kafka-python==2.0.6", "aiokafka==0.12.0"]
     };
-    [confluent, kafka_python, aiokafka, "lz4", "zstandard", "python-snappy"]
+    [&clients[..], &OLDER_SHARED].concat()
 }
 
 /// The bucket client's own contract against the real server. The whole workspace is named, so that nothing is built anew.

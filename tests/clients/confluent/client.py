@@ -1,9 +1,21 @@
 """The scenarios with confluent-kafka (librdkafka)."""
 
+import contextlib
+import logging
 import pathlib
+import re
 import sys
+import time
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic, ResourceType
 
 sys.path.append(str(pathlib.Path(__file__).parents[1]))
@@ -48,7 +60,10 @@ class Sender(program.Sender):
 class Member(program.Member):
     def __init__(self, options, topic):
         super().__init__()
-        self.consumer, self.topic = Consumer(options), topic
+        self.consumer, self.topic = self.open(options), topic
+
+    def open(self, options):
+        return Consumer(options)
 
     def serve(self):
         def numbers(partitions):
@@ -74,15 +89,33 @@ class Member(program.Member):
             self.consumer.close()
 
 
-class Client:
-    CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+class StaticMember(Member):
+    """It knows its generation, which librdkafka tells with each heartbeat, in the lines of its log and nowhere else."""
 
+    generation = None
+
+    def open(self, options):
+        log = logging.Logger("consumer")
+        log.addFilter(self.hear)
+        return Consumer({"debug": "cgrp", **options}, logger=log)
+
+    def hear(self, line):
+        found = re.search(r"Heartbeat for group .* generation id (\d+)", line.getMessage())
+        if found:
+            self.generation = int(found[1])
+        return False
+
+
+class Client:
     def __init__(self, bootstrap):
         self.bootstrap = bootstrap
         self.admin = AdminClient({"bootstrap.servers": bootstrap})
 
     def create(self, topic, partitions, **config):
         self.admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(30)
+
+    def delete(self, topic):
+        self.admin.delete_topics([topic])[topic].result(30)
 
     def produce(self, topic, records, codec):
         producer = Producer({"bootstrap.servers": self.bootstrap, "compression.type": codec, "linger.ms": 20})
@@ -102,6 +135,8 @@ class Client:
 
     def consume(self, topic, partition, count):
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "unused", "enable.auto.commit": False})
+        # Without a known leader it would look for one only half a second later.
+        consumer.list_topics(topic, timeout=10)
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
         found = []
         while len(found) < count:
@@ -191,6 +226,87 @@ class Client:
         program.wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, "the topic is gone", 10)
         run.tell("deleted", error=refused(admin.delete_topics([topic])[topic]))
 
+
+QUIET_SECONDS = 1
+
+
+def static(run, client):
+    """Static members that come again within their session: into a settled group, beside themselves, and into a rebalance."""
+    topic, group = run.name(), run.name("-group")
+    client.create(topic, program.GROUP_PARTITIONS)
+    members = {}
+
+    def begin(name):
+        options = {**client.options(group, "eager"), "group.instance.id": name, "session.timeout.ms": 30_000}
+        members[name] = StaticMember(options, topic)
+        members[name].start()
+
+    def described():
+        return client.admin.describe_consumer_groups([group])[group].result(30)
+
+    def second():
+        return next(member.member_id for member in described().members if member.group_instance_id == "second")
+
+    def rejoin():
+        before = second()
+        begin("second")
+        program.wait_until(lambda: second() != before, "the second is another member")
+
+    def agreed():
+        """The generation that all speak of."""
+        generations = {member.generation for member in members.values()}
+        return generations.pop() if len(generations) == 1 else None
+
+    @contextlib.contextmanager
+    def around(step):
+        """Tells what changed for the members, and for those who were there before and stayed."""
+        before, earlier = program.stable(members), dict(members)
+        program.wait_until(agreed, "all are of one generation")
+        changes, generation = {name: member.change_count for name, member in members.items()}, agreed()
+        yield
+        program.stable(members)
+        program.wait_until(agreed, "all are of one generation")
+        # Some heartbeats: who has to join again hears of it within one.
+        time.sleep(QUIET_SECONDS)
+        run.tell(
+            step,
+            before=before,
+            after=program.stable(members),
+            changes={name: member.change_count - changes[name] for name, member in earlier.items() if members[name] is member},
+            generations=agreed() - generation,
+        )
+
+    begin("first")
+    program.stable(members)
+    begin("second")
+    begin("third")
+    # The first has been there longest, and leads.
+    for step, name in (("follower", "second"), ("leader", "first")):
+        with around(step):
+            members[name].leave()
+            begin(name)
+    old = members["second"]
+    with around("twice"):
+        begin("second")
+    program.wait_until(lambda: old.error, "the old one is told")
+    run.tell("fenced", error=old.error)
+    with around("rebalancing"):
+        members["second"].leave()
+        members["third"].leave()
+        begin("fourth")
+        program.wait_until(lambda: described().state == ConsumerGroupState.PREPARING_REBALANCING, "a rebalance begins")
+        rejoin()
+        # Gone while its join waits for the third.
+        members["second"].leave()
+        rejoin()
+        run.tell("waiting", state=described().state.name)
+        begin("third")
+    run.tell("described", instances=sorted(member.group_instance_id for member in described().members))
+    for member in members.values():
+        member.leave()
+
+
+program.SCENARIOS["static"] = static
 
 if __name__ == "__main__":
     program.main(Client)

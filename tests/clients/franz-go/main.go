@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -10,10 +11,14 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"tidelog.invalid/clients/scenario"
 )
+
+// Between two looks at what changed.
+const metadataAge = 200 * time.Millisecond
 
 var background = context.Background()
 
@@ -29,7 +34,7 @@ type client struct {
 }
 
 func open(bootstrap string) (scenario.Client, error) {
-	made, err := kgo.NewClient(kgo.SeedBrokers(bootstrap))
+	made, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.MetadataMinAge(metadataAge))
 	if err != nil {
 		return nil, err
 	}
@@ -38,20 +43,22 @@ func open(bootstrap string) (scenario.Client, error) {
 
 func (client *client) with(options ...kgo.Opt) (*kgo.Client, error) {
 	log := kgo.BasicLogger(os.Stderr, kgo.LogLevelWarn, nil)
-	return kgo.NewClient(append(options, kgo.SeedBrokers(client.bootstrap), kgo.WithLogger(log))...)
+	return kgo.NewClient(append(options, kgo.SeedBrokers(client.bootstrap), kgo.MetadataMinAge(metadataAge), kgo.WithLogger(log))...)
 }
 
-func (client *client) Create(topic string, partitions int32) error {
-	_, err := client.admin.CreateTopic(background, partitions, 1, nil, topic)
+func (client *client) Create(topic string, partitions int32, configs map[string]string) error {
+	_, err := client.admin.CreateTopic(background, partitions, 1, scenario.Pointers(configs), topic)
+	return err
+}
+
+func (client *client) Delete(topic string) error {
+	_, err := client.admin.DeleteTopic(background, topic)
 	return err
 }
 
 func (client *client) Administration(run *scenario.Run) error {
 	topic, admin := run.Name(""), client.admin
-	configs := map[string]*string{}
-	for name, value := range scenario.Configs {
-		configs[name] = &value
-	}
+	configs := scenario.Pointers(scenario.Configs)
 	create := func() error {
 		_, err := admin.CreateTopic(background, 2, 1, configs, topic)
 		return err
@@ -223,7 +230,8 @@ func (sender sender) Close() error {
 func (client *client) member(topic, group, strategy string, options ...kgo.Opt) (*kgo.Client, error) {
 	options = append(options,
 		kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-		kgo.SessionTimeout(10*time.Second), kgo.HeartbeatInterval(300*time.Millisecond), kgo.FetchMaxWait(200*time.Millisecond))
+		kgo.SessionTimeout(10*time.Second), kgo.HeartbeatInterval(300*time.Millisecond), kgo.FetchMaxWait(200*time.Millisecond),
+		kgo.RetryBackoffFn(func(int) time.Duration { return 100 * time.Millisecond }))
 	switch strategy {
 	case "eager":
 		options = append(options, kgo.Balancers(kgo.RangeBalancer()))
@@ -254,6 +262,12 @@ func (client *client) Join(topic, group, strategy string, member *scenario.Membe
 			default:
 			}
 			records, err := poll(consumer, 100*time.Millisecond, 1000)
+			if errors.Is(err, kerr.UnknownTopicID) {
+				// It keeps to the first topic of a name; with the next of that name this is what it asks of its user.
+				consumer.PurgeTopicsFromConsuming(topic)
+				consumer.AddConsumeTopics(topic)
+				continue
+			}
 			if err != nil {
 				member.Failed(err)
 				return

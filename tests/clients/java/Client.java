@@ -45,8 +45,13 @@ public final class Client {
             case "commit" -> scenarios.commit("eager");
             case "commit-consumer" -> scenarios.commit("consumer");
             case "reset" -> scenarios.reset();
+            case "times" -> scenarios.times();
+            case "static" -> new Groups(run, scenarios).statics();
+            case "migration" -> new Groups(run, scenarios).migration();
+            case "recreated" -> new Groups(run, scenarios).recreated();
             case "restarts" -> scenarios.restarts();
             case "tools" -> new Tools(run).all();
+            case "tools-groups" -> new Tools(run).groups(scenarios);
             case "verifiable" -> new Tools(run).verifiable();
             default -> throw new IllegalArgumentException(name);
         }

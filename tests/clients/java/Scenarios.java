@@ -26,6 +26,7 @@ import org.apache.kafka.clients.admin.TopicDescription;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.consumer.OffsetAndTimestamp;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
@@ -38,10 +39,10 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /** The scenarios of tests/clients/README.md with the clients of Apache Kafka. */
 final class Scenarios {
-    private static final List<String> CODECS = List.of("none", "gzip", "snappy", "lz4", "zstd");
     private static final Map<String, String> CONFIGS = Map.of("retention.ms", "3600000", "max.message.bytes", "200000");
-    private static final int GROUP_PARTITIONS = 6;
+    static final int GROUP_PARTITIONS = 6;
     private static final int TRAFFIC_PAUSE_MS = 4;
+    private static final long TIMES_BEGIN = 1_600_000_000_000L;
     private static final int RESTART_PARTITIONS = 3;
     private static final int RESTART_RECORDS = 400;
     private static final int RESTART_IN_FLIGHT_MAX = 60;
@@ -52,7 +53,7 @@ final class Scenarios {
         this.run = run;
     }
 
-    private Properties options(Object... pairs) {
+    Properties options(Object... pairs) {
         Properties made = new Properties();
         made.put("bootstrap.servers", run.bootstrap());
         for (int at = 0; at < pairs.length; at += 2) {
@@ -61,11 +62,11 @@ final class Scenarios {
         return made;
     }
 
-    private KafkaProducer<byte[], byte[]> producer(Object... pairs) {
+    KafkaProducer<byte[], byte[]> producer(Object... pairs) {
         return new KafkaProducer<>(options(pairs), new ByteArraySerializer(), new ByteArraySerializer());
     }
 
-    private Properties consumerOptions(String group, String strategy) {
+    Properties consumerOptions(String group, String strategy) {
         Properties made = options(
             "key.deserializer", ByteArrayDeserializer.class, "value.deserializer", ByteArrayDeserializer.class,
             "auto.offset.reset", "earliest", "enable.auto.commit", "false", "fetch.max.wait.ms", "200");
@@ -84,9 +85,13 @@ final class Scenarios {
         return made;
     }
 
-    private void create(String topic, int partitions) throws Exception {
+    void create(String topic, int partitions) throws Exception {
+        create(topic, partitions, Map.of());
+    }
+
+    private void create(String topic, int partitions, Map<String, String> configs) throws Exception {
         try (Admin admin = Admin.create(options())) {
-            admin.createTopics(List.of(new NewTopic(topic, partitions, (short) 1))).all().get();
+            admin.createTopics(List.of(new NewTopic(topic, partitions, (short) 1).configs(configs))).all().get();
         }
     }
 
@@ -127,11 +132,11 @@ final class Scenarios {
     }
 
     /** A condition whose failure is one of the scenario. */
-    private interface Condition {
+    interface Condition {
         boolean holds() throws Exception;
     }
 
-    private static void until(Condition condition, String what) throws InterruptedException {
+    static void until(Condition condition, String what) throws InterruptedException {
         Run.until(() -> {
             try {
                 return condition.holds();
@@ -166,14 +171,18 @@ final class Scenarios {
     }
 
     void records() throws Exception {
-        JsonNode sent = Run.JSON.readTree(new File(run.recordsFile()));
+        JsonNode told = Run.JSON.readTree(new File(run.recordsFile()));
+        JsonNode sent = told.get("records");
         Map<String, String> topics = new LinkedHashMap<>();
-        for (String codec : CODECS) {
-            String topic = run.name("-" + codec);
-            topics.put(codec, topic);
-            create(topic, 1);
+        for (JsonNode wanted : told.get("topics")) {
+            String topic = run.name("-" + wanted.get("topic").asText());
+            topics.put(wanted.get("topic").asText(), topic);
+            Map<String, String> configs = new TreeMap<>();
+            wanted.get("configs").properties().forEach(config -> configs.put(config.getKey(), config.getValue().asText()));
+            create(topic, 1, configs);
             List<Future<RecordMetadata>> futures = new ArrayList<>();
-            try (KafkaProducer<byte[], byte[]> producer = producer("compression.type", codec, "linger.ms", "20")) {
+            try (KafkaProducer<byte[], byte[]> producer = producer(
+                    "compression.type", wanted.get("codec").asText(), "linger.ms", "20")) {
                 for (JsonNode record : sent) {
                     List<Header> headers = new ArrayList<>();
                     record.get("headers").forEach(pair -> headers.add(new RecordHeader(pair.get(0).asText(), bytes(pair.get(1)))));
@@ -185,18 +194,18 @@ final class Scenarios {
             for (Future<RecordMetadata> future : futures) {
                 offsets.add(future.get().offset());
             }
-            run.tell("produced", "codec", codec, "offsets", offsets);
+            run.tell("produced", "topic", wanted.get("topic").asText(), "offsets", offsets);
         }
         for (String state : List.of("hot", "cold")) {
             if (state.equals("cold")) {
                 run.await("cold", List.copyOf(topics.values()));
             }
             for (Map.Entry<String, String> topic : topics.entrySet()) {
-                List<Map<String, Object>> told = new ArrayList<>();
+                List<Map<String, Object>> found = new ArrayList<>();
                 for (ConsumerRecord<byte[], byte[]> record : consume(topic.getValue(), 0, sent.size())) {
-                    told.add(tellable(record));
+                    found.add(tellable(record));
                 }
-                run.tell("consumed", "state", state, "codec", topic.getKey(), "records", told);
+                run.tell("consumed", "state", state, "topic", topic.getKey(), "records", found);
             }
         }
     }
@@ -226,7 +235,7 @@ final class Scenarios {
         return found;
     }
 
-    private static void read(KafkaConsumer<byte[], byte[]> consumer, int count, List<ConsumerRecord<byte[], byte[]>> found) {
+    static void read(KafkaConsumer<byte[], byte[]> consumer, int count, List<ConsumerRecord<byte[], byte[]>> found) {
         long deadline = System.currentTimeMillis() + 30_000;
         while (found.size() < count) {
             if (System.currentTimeMillis() > deadline) {
@@ -240,7 +249,7 @@ final class Scenarios {
         }
     }
 
-    private static Map<String, List<Integer>> stable(Map<String, Member> members) throws Exception {
+    static Map<String, List<Integer>> stable(Map<String, Member> members) throws Exception {
         int share = GROUP_PARTITIONS / members.size();
         Map<String, List<Integer>> assignments = new LinkedHashMap<>();
         until(() -> {
@@ -250,13 +259,15 @@ final class Scenarios {
                 assignments.put(member.getKey(), member.getValue().partitions());
                 all.addAll(member.getValue().partitions());
             }
-            return all.size() == GROUP_PARTITIONS && assignments.values().stream().allMatch(owned -> owned.size() == share);
+            int owned = assignments.values().stream().mapToInt(List::size).sum();
+            boolean fair = assignments.values().stream().allMatch(partitions -> partitions.size() >= share);
+            return all.size() == GROUP_PARTITIONS && owned == GROUP_PARTITIONS && fair;
         }, "assignments settle: " + members.keySet());
         return assignments;
     }
 
     /** Numbers into a topic's partitions in turn, until it is stopped. */
-    private final class Traffic implements Runnable {
+    final class Traffic implements Runnable {
         final Set<Integer> acknowledged = new ConcurrentSkipListSet<>();
         final AtomicReference<Exception> error = new AtomicReference<>();
         private final Thread thread = new Thread(this, "traffic");
@@ -298,11 +309,11 @@ final class Scenarios {
     }
 
     /** Told once for each record that was sent. */
-    private interface Done {
+    interface Done {
         void told(long offset, Exception failed);
     }
 
-    private static void send(KafkaProducer<byte[], byte[]> producer, String topic, int partition, int number, Done done) {
+    static void send(KafkaProducer<byte[], byte[]> producer, String topic, int partition, int number, Done done) {
         byte[] value = Integer.toString(number).getBytes(StandardCharsets.UTF_8);
         producer.send(new ProducerRecord<>(topic, partition, null, value),
             (metadata, failed) -> done.told(failed == null ? metadata.offset() : -1, failed));
@@ -349,17 +360,23 @@ final class Scenarios {
         members.remove("second");
         run.tell("left", "assignments", stable(members));
         traffic.stop();
+        List<Integer> missing = missing(traffic, List.of(first, second, third));
+        first.leave();
+        third.leave();
+        run.tell("done", "acknowledged", traffic.acknowledged.size(), "missing", missing);
+    }
+
+    /** What was acknowledged and came to none of the members, once there is no more of it. */
+    static List<Integer> missing(Traffic traffic, List<Member> members) throws Exception {
         List<Integer> missing = new ArrayList<>();
         until(() -> {
             missing.clear();
             traffic.acknowledged.stream()
-                .filter(number -> !first.hasSeen(number) && !second.hasSeen(number) && !third.hasSeen(number))
+                .filter(number -> members.stream().noneMatch(member -> member.hasSeen(number)))
                 .forEach(missing::add);
             return missing.isEmpty();
         }, "everything is seen");
-        first.leave();
-        third.leave();
-        run.tell("done", "acknowledged", traffic.acknowledged.size(), "missing", missing);
+        return missing;
     }
 
     void commit(String strategy) throws Exception {
@@ -413,6 +430,31 @@ final class Scenarios {
             reset(admin, producer, part, "below-latest", 2, "latest");
             reset(admin, producer, part, "above-latest", 1_000_000, "latest");
         }
+    }
+
+    /** What a look-up by time finds, of a log without records, with some, and with none any more. */
+    void times() throws Exception {
+        TopicPartition part = new TopicPartition(run.name(""), 0);
+        create(part.topic(), 1);
+        try (Admin admin = Admin.create(options());
+                KafkaProducer<byte[], byte[]> producer = producer("acks", "all");
+                KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(consumerOptions(null, null))) {
+            run.tell("empty", "found", at(consumer, part, 0));
+            for (int number = 0; number < 10; number++) {
+                producer.send(new ProducerRecord<>(part.topic(), 0, TIMES_BEGIN + number, null, new byte[1]));
+            }
+            producer.flush();
+            admin.deleteRecords(Map.of(part, RecordsToDelete.beforeOffset(4))).all().get();
+            run.tell("records", "begin", at(consumer, part, 0), "exact", at(consumer, part, TIMES_BEGIN + 7),
+                "later", at(consumer, part, TIMES_BEGIN + 10));
+            admin.deleteRecords(Map.of(part, RecordsToDelete.beforeOffset(10))).all().get();
+            run.tell("emptied", "found", at(consumer, part, 0));
+        }
+    }
+
+    private static List<Long> at(KafkaConsumer<byte[], byte[]> consumer, TopicPartition part, long time) {
+        OffsetAndTimestamp found = consumer.offsetsForTimes(Map.of(part, time)).get(part);
+        return found == null ? null : List.of(found.offset(), found.timestamp());
     }
 
     private void reset(

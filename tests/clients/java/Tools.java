@@ -6,10 +6,14 @@ import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Map;
+import java.util.Properties;
 import java.util.stream.IntStream;
 import java.util.stream.Stream;
 import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.common.GroupState;
 import org.apache.kafka.common.utils.Exit;
 
 /** Apache Kafka's own command line tools, in this process: a Java machine for each would take longer than all of them. */
@@ -160,8 +164,50 @@ final class Tools {
         tool("topics-delete", topics, "--delete", "--topic", topic);
     }
 
+    /** What the tools tell of groups that have members, and of the settings of groups and brokers. */
+    void groups(Scenarios scenarios) throws Exception {
+        String topic = run.name("");
+        String configs = "kafka.admin.ConfigCommand";
+        String groups = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand";
+        scenarios.create(topic, Scenarios.GROUP_PARTITIONS);
+        for (String protocol : List.of("classic", "consumer")) {
+            String group = run.name("-" + protocol);
+            Map<String, Member> members = new LinkedHashMap<>();
+            for (String name : List.of("first", "second")) {
+                Properties options = scenarios.consumerOptions(group, protocol.equals("classic") ? "eager" : protocol);
+                options.put("client.id", name);
+                members.put(name, new Member(options, topic));
+                members.get(name).start();
+            }
+            run.tell("members-" + protocol, "assignments", Scenarios.stable(members));
+            Scenarios.until(() -> state(group) == GroupState.STABLE, group + " is stable");
+            tool("describe-members-" + protocol, groups, "--describe", "--members", "--verbose", "--group", group);
+            tool("describe-state-" + protocol, groups, "--describe", "--state", "--group", group);
+            for (Member member : members.values()) {
+                member.leave();
+            }
+        }
+        setting(configs, "brokers", broker(), "log.retention.ms=7200000");
+        setting(configs, "groups", run.name("-consumer"), "consumer.session.timeout.ms=50000");
+    }
+
+    /** Alters one key and back. */
+    private void setting(String configs, String type, String name, String entry) throws Exception {
+        tool(type + "-alter", configs, "--alter", "--entity-type", type, "--entity-name", name, "--add-config", entry);
+        tool(type + "-altered", configs, "--describe", "--entity-type", type, "--entity-name", name);
+        tool(type + "-back", configs, "--alter", "--entity-type", type, "--entity-name", name,
+            "--delete-config", entry.substring(0, entry.indexOf('=')));
+        tool(type + "-all", configs, "--describe", "--all", "--entity-type", type, "--entity-name", name);
+    }
+
+    private GroupState state(String group) throws Exception {
+        try (Admin admin = Admin.create(Map.of("bootstrap.servers", run.bootstrap()))) {
+            return admin.describeConsumerGroups(List.of(group)).all().get().get(group).groupState();
+        }
+    }
+
     private String broker() throws Exception {
-        try (Admin admin = Admin.create(java.util.Map.of("bootstrap.servers", run.bootstrap()))) {
+        try (Admin admin = Admin.create(Map.of("bootstrap.servers", run.bootstrap()))) {
             return admin.describeCluster().nodes().get().iterator().next().idString();
         }
     }

@@ -73,8 +73,6 @@ class Member(program.Member):
 
 
 class Client:
-    CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
-
     def __init__(self, bootstrap):
         self.bootstrap = bootstrap
         self.admin = KafkaAdminClient(bootstrap_servers=bootstrap)

@@ -22,6 +22,10 @@ const RESETS = [
   ['below-latest', 2, false],
   ['above-latest', 1_000_000, false],
 ]
+const OLD_RECORDS = 300
+const OLD_COMMITTED = 50
+const NEW_BEGIN = 1000
+const NEW_RECORDS = 100
 const RESTART_PARTITIONS = 3
 const RESTART_RECORDS = 400
 // Records of each partition in one request: kafkajs has one request in flight where it is idempotent.
@@ -84,9 +88,10 @@ class Run {
     )
   }
 
-  async create(topic, numPartitions) {
+  async create(topic, numPartitions, configs = {}) {
     const admin = await this.admin()
-    await admin.createTopics({ topics: [{ topic, numPartitions, replicationFactor: 1 }] })
+    const configEntries = Object.entries(configs).map(([name, value]) => ({ name, value }))
+    await admin.createTopics({ topics: [{ topic, numPartitions, replicationFactor: 1, configEntries }] })
     return admin
   }
 
@@ -164,34 +169,34 @@ async function readAll(run, topic, count) {
 }
 
 async function records(run) {
-  const sent = JSON.parse(fs.readFileSync(options.records))
-  const topics = Object.fromEntries(Object.keys(CODECS).map(codec => [codec, run.name(`-${codec}`)]))
+  const { records: sent, topics } = JSON.parse(fs.readFileSync(options.records))
+  const name = topic => run.name(`-${topic}`)
   const producer = await run.producer()
-  for (const [codec, topic] of Object.entries(topics)) {
-    await run.create(topic, 1)
+  for (const { topic, codec, configs } of topics) {
+    await run.create(name(topic), 1, configs)
     const messages = sent.map(record => ({ ...record, partition: 0, timestamp: `${record.timestamp}`, headers: headersOf(record.headers) }))
-    const [answer] = await producer.send({ topic, messages, acks: -1, compression: CompressionTypes[CODECS[codec]] })
+    const [answer] = await producer.send({ topic: name(topic), messages, acks: -1, compression: CompressionTypes[CODECS[codec]] })
     const first = Number(answer.baseOffset)
-    run.tell('produced', { codec, offsets: sent.map((_, index) => first + index) })
+    run.tell('produced', { topic, offsets: sent.map((_, index) => first + index) })
   }
   for (const state of ['hot', 'cold']) {
-    if (state === 'cold') await run.wait('cold', Object.values(topics))
-    for (const [codec, topic] of Object.entries(topics)) {
-      const found = (await readAll(run, topic, sent.length)).map(({ message }) => ({
+    if (state === 'cold') await run.wait('cold', topics.map(({ topic }) => name(topic)))
+    for (const { topic } of topics) {
+      const found = (await readAll(run, name(topic), sent.length)).map(({ message }) => ({
         offset: Number(message.offset),
         timestamp: Number(message.timestamp),
         key: text(message.key),
         value: text(message.value),
         headers: Object.entries(message.headers).flatMap(([name, values]) => [values].flat().map(value => [name, text(value)])),
       }))
-      run.tell('consumed', { state, codec, records: found })
+      run.tell('consumed', { state, topic, records: found })
     }
   }
 }
 
 class Member {
   constructor(run, topic, group) {
-    Object.assign(this, { run, topic, group, owned: [], revoked: new Set(), seen: new Set(), times: [] })
+    Object.assign(this, { run, topic, group, owned: [], revoked: new Set(), seen: new Set(), numbers: [] })
   }
 
   async start() {
@@ -207,9 +212,9 @@ class Member {
     await this.consumer.subscribe({ topics: [this.topic], fromBeginning: true })
     await this.consumer.run({
       autoCommitInterval: 100,
-      eachMessage: async ({ partition, message }) => {
+      eachMessage: async ({ message }) => {
         this.seen.add(Number(message.value))
-        this.times.push([Date.now(), partition])
+        this.numbers.push(Number(message.value))
       },
     })
   }
@@ -241,7 +246,7 @@ async function group(run) {
     await Promise.all([first.start(), second.start()])
     const before = await stable({ first, second })
     run.tell('two', { assignments: before })
-    await until(() => first.times.length && second.times.length, () => 'records come')
+    await until(() => first.numbers.length && second.numbers.length, () => 'records come')
     for (const member of [first, second]) member.revoked.clear()
     await third.start()
     const after = await stable({ first, second, third })
@@ -260,6 +265,24 @@ async function group(run) {
   }
 }
 
+// Reads so many records as a member of a group, commits what it read, and goes.
+async function readGroup(run, topic, groupId, count) {
+  const consumer = await run.consumer(groupId)
+  await consumer.subscribe({ topics: [topic], fromBeginning: true })
+  const found = []
+  await consumer.run({
+    autoCommit: false,
+    eachMessage: async ({ partition, message }) => {
+      if (found.length < count) found.push([partition, Number(message.offset), Number(message.value)])
+    },
+  })
+  await until(() => found.length === count, () => `${found.length} of ${count} came`)
+  const next = new Map(found.map(([partition, offset]) => [partition, offset + 1]))
+  await consumer.commitOffsets([...next].map(([partition, offset]) => ({ topic, partition, offset: `${offset}` })))
+  await consumer.disconnect()
+  return found
+}
+
 async function commit(run) {
   const [topic, groupId] = [run.name(), run.name('-group')]
   const admin = await run.create(topic, 2)
@@ -268,20 +291,7 @@ async function commit(run) {
   const messages = [...Array(total).keys()].map(number => ({ value: `${number}`, partition: number % 2 }))
   await producer.send({ topic, acks: -1, messages })
   for (const [step, count] of Object.entries(COMMIT_SESSIONS)) {
-    const consumer = await run.consumer(groupId)
-    await consumer.subscribe({ topics: [topic], fromBeginning: true })
-    const found = []
-    await consumer.run({
-      autoCommit: false,
-      eachMessage: async ({ partition, message }) => {
-        if (found.length < count) found.push([partition, Number(message.offset), Number(message.value)])
-      },
-    })
-    await until(() => found.length === count, () => `${found.length} of ${count} came`)
-    const next = new Map(found.map(([partition, offset]) => [partition, offset + 1]))
-    await consumer.commitOffsets([...next].map(([partition, offset]) => ({ topic, partition, offset: `${offset}` })))
-    await consumer.disconnect()
-    run.tell(step, { records: found })
+    run.tell(step, { records: await readGroup(run, topic, groupId, count) })
   }
   const [{ partitions }] = await admin.fetchOffsets({ groupId, topics: [topic] })
   run.tell('committed', { offsets: Object.fromEntries(partitions.map(({ partition, offset }) => [partition, Number(offset)])) })
@@ -314,6 +324,18 @@ async function restarts(run) {
   run.tell('done', { acknowledged, consumed, of })
 }
 
+// Sets where a group stands, as a member of it: its admin's call takes five seconds.
+async function commitAt(run, topic, groupId, offset) {
+  const consumer = await run.consumer(groupId)
+  let joined = false
+  consumer.on(consumer.events.GROUP_JOIN, () => (joined = true))
+  await consumer.subscribe({ topics: [topic], fromBeginning: true })
+  await consumer.run({ autoCommit: false, eachMessage: async () => {} })
+  await until(() => joined, () => `${groupId}: the member joins`)
+  await consumer.commitOffsets([{ topic, partition: 0, offset: `${offset}` }])
+  await consumer.disconnect()
+}
+
 // A group whose committed offset the log no longer has, or never had.
 async function reset(run) {
   const topic = run.name()
@@ -326,7 +348,7 @@ async function reset(run) {
   await admin.deleteTopicRecords({ topic, partitions: [{ partition: 0, offset: '4' }] })
   for (const [step, offset, fromBeginning] of RESETS) {
     const groupId = run.name(`-${step}`)
-    await admin.setOffsets({ groupId, topic, partitions: [{ partition: 0, offset: `${offset}` }] })
+    await commitAt(run, topic, groupId, offset)
     const [{ low, high }] = await admin.fetchTopicOffsets(topic)
     const consumer = await run.consumer(groupId)
     await consumer.subscribe({ topics: [topic], fromBeginning })
@@ -342,7 +364,36 @@ async function reset(run) {
   }
 }
 
-const SCENARIOS = { administration, records, 'group-eager': group, commit, reset, restarts }
+// A topic is deleted and made again under a member that runs, and under a group whose member comes again.
+async function recreated(run) {
+  const [topic, running, stopped] = [run.name(), run.name('-group'), run.name('-stopped')]
+  const admin = await run.create(topic, 1)
+  const producer = await run.producer()
+  const produce = numbers => producer.send({ topic, acks: -1, messages: numbers.map(number => ({ value: `${number}` })) })
+  // Of all topics: for one of them kafkajs asks first of what partitions it consists.
+  const committed = async groupId =>
+    (await admin.fetchOffsets({ groupId })).flatMap(told => told.partitions.map(part => Number(part.offset)))
+  await produce([...Array(OLD_RECORDS).keys()])
+  await run.wait('cold', [topic])
+  const first = new Member(run, topic, running)
+  await first.start()
+  await readGroup(run, topic, stopped, OLD_COMMITTED)
+  await until(async () => `${await committed(running)}` === `${OLD_RECORDS}`, () => 'the end is committed')
+  run.tell('before', { committed: await committed(stopped) })
+  await admin.deleteTopics({ topics: [topic] })
+  await until(async () => (await committed(stopped)).length === 0, () => 'its offsets are gone')
+  await admin.createTopics({ topics: [{ topic, numPartitions: 1, replicationFactor: 1 }] })
+  await produce([...Array(NEW_RECORDS).keys()].map(number => NEW_BEGIN + number))
+  const again = new Member(run, topic, stopped)
+  await again.start()
+  for (const [name, member, begin] of [['restarted', again, 0], ['running', first, NEW_BEGIN]]) {
+    await until(() => member.seen.has(NEW_BEGIN + NEW_RECORDS - 1), () => `${name} sees the last record`)
+    await member.consumer.disconnect()
+    run.tell(name, { numbers: member.numbers.filter(number => number >= begin) })
+  }
+}
+
+const SCENARIOS = { administration, records, 'group-eager': group, commit, reset, recreated, restarts }
 
 async function main() {
   CompressionCodecs[CompressionTypes.Snappy] = SnappyCodec
@@ -365,7 +416,8 @@ async function main() {
       run.tell('failed', { error: `${error.stack}` })
     }
   }
-  process.exit(0)
+  // Once all that was told is written: an exit would not wait for a pipe that is full.
+  process.stdout.write('', () => process.exit(0))
 }
 
 main()

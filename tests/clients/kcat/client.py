@@ -106,7 +106,6 @@ class Member(program.Member):
 
 
 class Client:
-    CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
     # Interrupted, kcat drops the record that it has in hand, and commits it all the same.
     DROPPED_AT_LEAVE_MAX = 1
 
@@ -121,8 +120,8 @@ class Client:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def create(self, topic, partitions):
-        self.admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
+    def create(self, topic, partitions, **configs):
+        self.admin.create_topics([NewTopic(topic, partitions, 1, config=configs)])[topic].result(30)
 
     def produce(self, topic, records, codec):
         """A kcat for each run of records with the same headers and null where the others have nothing."""
@@ -144,7 +143,9 @@ class Client:
         return list(range(len(records)))
 
     def consume(self, topic, partition, count):
-        out = self.kcat("-C", "-t", topic, "-p", str(partition), "-o", "beginning", "-e", "-q", "-J")
+        # Its end waits for the fetch that waits for more.
+        options = ["-e", "-q", "-J", "-X", "fetch.wait.max.ms=50"]
+        out = self.kcat("-C", "-t", topic, "-p", str(partition), "-o", "beginning", *options)
         found = []
         for record in map(json.loads, out.splitlines()):
             headers = record.get("headers", [])

@@ -50,20 +50,25 @@ func (client *client) Close() {
 	}
 }
 
-func (client *client) Create(topic string, partitions int32) error {
-	return client.admin.CreateTopic(topic, &sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: 1}, false)
+func (client *client) Create(topic string, partitions int32, configs map[string]string) error {
+	return client.admin.CreateTopic(topic, detail(partitions, configs), false)
+}
+
+func (client *client) Delete(topic string) error {
+	return client.admin.DeleteTopic(topic)
+}
+
+func detail(partitions int32, configs map[string]string) *sarama.TopicDetail {
+	return &sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: 1, ConfigEntries: scenario.Pointers(configs)}
 }
 
 func (client *client) Administration(run *scenario.Run) error {
 	topic, admin := run.Name(""), client.admin
-	detail := &sarama.TopicDetail{NumPartitions: 2, ReplicationFactor: 1, ConfigEntries: map[string]*string{}}
-	for name, value := range scenario.Configs {
-		detail.ConfigEntries[name] = &value
-	}
-	if err := admin.CreateTopic(topic, detail, false); err != nil {
+	wanted := detail(2, scenario.Configs)
+	if err := admin.CreateTopic(topic, wanted, false); err != nil {
 		return err
 	}
-	run.Tell("created", scenario.Facts{"error": name(admin.CreateTopic(topic, detail, false))})
+	run.Tell("created", scenario.Facts{"error": name(admin.CreateTopic(topic, wanted, false))})
 	listed := func() bool {
 		topics, err := admin.ListTopics()
 		_, found := topics[topic]

@@ -22,13 +22,23 @@ const (
 	restartInFlightMax = 60
 	commitPartitions   = 2
 	waitMax            = 60 * time.Second
+	oldRecords         = 300
+	oldCommitted       = 50
+	newBegin           = 1000
+	newRecords         = 100
 )
-
-// Codecs are the names of those that Kafka knows.
-var Codecs = []string{"none", "gzip", "snappy", "lz4", "zstd"}
 
 // Configs are what a topic is made with.
 var Configs = map[string]string{"retention.ms": "3600000", "max.message.bytes": "200000"}
+
+// Pointers to the values, as clients take configurations.
+func Pointers(configs map[string]string) map[string]*string {
+	found := map[string]*string{}
+	for name, value := range configs {
+		found[name] = &value
+	}
+	return found
+}
 
 // Record is one as JSON has it; a header is a pair of a name and a value.
 type Record struct {
@@ -70,7 +80,8 @@ type Sender interface {
 
 // Client is what a client library has to bring.
 type Client interface {
-	Create(topic string, partitions int32) error
+	Create(topic string, partitions int32, configs map[string]string) error
+	Delete(topic string) error
 	Administration(run *Run) error
 	Produce(topic, codec string, records []Record) ([]int64, error)
 	Consume(topic string, partition int32, count int) ([]Record, error)
@@ -146,6 +157,7 @@ type Member struct {
 type moment struct {
 	when      time.Time
 	partition int32
+	number    int
 }
 
 func newMember() *Member {
@@ -192,7 +204,7 @@ func (member *Member) Record(partition int32, value []byte) {
 		member.err = err
 	}
 	member.seen[number] = true
-	member.times = append(member.times, moment{time.Now(), partition})
+	member.times = append(member.times, moment{time.Now(), partition, number})
 }
 
 // Failed for good.
@@ -212,6 +224,19 @@ func (member *Member) hasSeen(number int) bool {
 	member.lock.Lock()
 	defer member.lock.Unlock()
 	return member.seen[number]
+}
+
+// numbers that came from this one on, in their order.
+func (member *Member) numbers(from int) []int {
+	member.lock.Lock()
+	defer member.lock.Unlock()
+	found := []int{}
+	for _, moment := range member.times {
+		if moment.number >= from {
+			found = append(found, moment.number)
+		}
+	}
+	return found
 }
 
 func (member *Member) between(partitions []int32, begin, end time.Time) int {
@@ -304,7 +329,7 @@ func (flow *traffic) end() error {
 func group(strategy string) func(*Run, Client) error {
 	return func(run *Run, client Client) error {
 		topic, name := run.Name(""), run.Name("-group")
-		if err := client.Create(topic, groupPartitions); err != nil {
+		if err := client.Create(topic, groupPartitions, nil); err != nil {
 			return err
 		}
 		sender, err := client.Sender(false)
@@ -392,26 +417,32 @@ func group(strategy string) func(*Run, Client) error {
 }
 
 func records(run *Run, client Client) error {
-	var sent []Record
+	var told struct {
+		Records []Record
+		Topics  []struct {
+			Topic, Codec string
+			Configs      map[string]string
+		}
+	}
 	text, err := os.ReadFile(run.records)
 	if err != nil {
 		return err
 	}
-	if err := json.Unmarshal(text, &sent); err != nil {
+	if err := json.Unmarshal(text, &told); err != nil {
 		return err
 	}
 	topics := []string{}
-	for _, codec := range Codecs {
-		topic := run.Name("-" + codec)
-		topics = append(topics, topic)
-		if err := client.Create(topic, 1); err != nil {
+	for _, topic := range told.Topics {
+		name := run.Name("-" + topic.Topic)
+		topics = append(topics, name)
+		if err := client.Create(name, 1, topic.Configs); err != nil {
 			return err
 		}
-		offsets, err := client.Produce(topic, codec, sent)
+		offsets, err := client.Produce(name, topic.Codec, told.Records)
 		if err != nil {
 			return err
 		}
-		run.Tell("produced", Facts{"codec": codec, "offsets": offsets})
+		run.Tell("produced", Facts{"topic": topic.Topic, "offsets": offsets})
 	}
 	for _, state := range []string{"hot", "cold"} {
 		if state == "cold" {
@@ -419,12 +450,12 @@ func records(run *Run, client Client) error {
 				return err
 			}
 		}
-		for index, codec := range Codecs {
-			found, err := client.Consume(topics[index], 0, len(sent))
+		for index, topic := range told.Topics {
+			found, err := client.Consume(topics[index], 0, len(told.Records))
 			if err != nil {
 				return err
 			}
-			run.Tell("consumed", Facts{"state": state, "codec": codec, "records": found})
+			run.Tell("consumed", Facts{"state": state, "topic": topic.Topic, "records": found})
 		}
 	}
 	return nil
@@ -433,23 +464,11 @@ func records(run *Run, client Client) error {
 func commit(strategy string) func(*Run, Client) error {
 	return func(run *Run, client Client) error {
 		topic, name := run.Name(""), run.Name("-group")
-		if err := client.Create(topic, commitPartitions); err != nil {
+		if err := client.Create(topic, commitPartitions, nil); err != nil {
 			return err
 		}
-		sender, err := client.Sender(false)
-		if err != nil {
+		if err := produce(client, topic, commitPartitions, 0, 200); err != nil {
 			return err
-		}
-		var failed error
-		for number := range 200 {
-			sender.Send(topic, int32(number%commitPartitions), number, func(_ int64, err error) {
-				if err != nil {
-					failed = err
-				}
-			})
-		}
-		if err := sender.Close(); err != nil || failed != nil {
-			return fmt.Errorf("close: %v, send: %v", err, failed)
 		}
 		sessions := []struct {
 			step  string
@@ -479,9 +498,95 @@ func commit(strategy string) func(*Run, Client) error {
 	}
 }
 
+func produce(client Client, topic string, partitions, begin, count int) error {
+	sender, err := client.Sender(false)
+	if err != nil {
+		return err
+	}
+	var failed error
+	for number := begin; number < begin+count; number++ {
+		sender.Send(topic, int32(number%partitions), number, func(_ int64, err error) {
+			if err != nil {
+				failed = err
+			}
+		})
+	}
+	if err := sender.Close(); err != nil || failed != nil {
+		return fmt.Errorf("close: %v, send: %v", err, failed)
+	}
+	return nil
+}
+
+// recreated: a topic is deleted and made again under a member that runs, and under a group whose member comes again.
+func recreated(run *Run, client Client) error {
+	topic, group, stopped := run.Name(""), run.Name("-group"), run.Name("-stopped")
+	if err := client.Create(topic, 1, nil); err != nil {
+		return err
+	}
+	if err := produce(client, topic, 1, 0, oldRecords); err != nil {
+		return err
+	}
+	if err := run.wait("cold", []string{topic}); err != nil {
+		return err
+	}
+	running, again := newMember(), newMember()
+	join := func(member *Member, group string) (err error) {
+		member.leave, err = client.Join(topic, group, "eager", member)
+		return err
+	}
+	if err := join(running, group); err != nil {
+		return err
+	}
+	if _, _, err := client.ReadGroup(topic, stopped, "eager", oldCommitted); err != nil {
+		return err
+	}
+	committed := func(group string) []int64 {
+		found := []int64{}
+		offsets, err := client.Committed(topic, group)
+		for _, offset := range offsets {
+			if err == nil && offset >= 0 {
+				found = append(found, offset)
+			}
+		}
+		return found
+	}
+	atEnd := func() bool { return slices.Equal(committed(group), []int64{oldRecords}) }
+	if err := Until(func() string { return "the end is committed" }, atEnd); err != nil {
+		return err
+	}
+	run.Tell("before", Facts{"committed": committed(stopped)})
+	if err := client.Delete(topic); err != nil {
+		return err
+	}
+	if err := Until(func() string { return "its offsets are gone" }, func() bool { return len(committed(stopped)) == 0 }); err != nil {
+		return err
+	}
+	if err := client.Create(topic, 1, nil); err != nil {
+		return err
+	}
+	if err := produce(client, topic, 1, newBegin, newRecords); err != nil {
+		return err
+	}
+	if err := join(again, stopped); err != nil {
+		return err
+	}
+	for name, member := range map[string]*Member{"restarted": again, "running": running} {
+		seen := func() bool { return member.hasSeen(newBegin + newRecords - 1) }
+		if err := Until(func() string { return name + " sees the last record" }, seen); err != nil {
+			return err
+		}
+		if err := member.leave(); err != nil {
+			return err
+		}
+	}
+	run.Tell("restarted", Facts{"numbers": again.numbers(0)})
+	run.Tell("running", Facts{"numbers": running.numbers(newBegin)})
+	return nil
+}
+
 func restarts(run *Run, client Client) error {
 	topic, of := run.Name(""), restartPartitions*restartRecords
-	if err := client.Create(topic, restartPartitions); err != nil {
+	if err := client.Create(topic, restartPartitions, nil); err != nil {
 		return err
 	}
 	sender, err := client.Sender(true)
@@ -556,6 +661,7 @@ func Main(open func(bootstrap string) (Client, error)) {
 		"group-consumer":    group("consumer"),
 		"commit":            commit("eager"),
 		"commit-consumer":   commit("consumer"),
+		"recreated":         recreated,
 		"restarts":          restarts,
 	}
 	for _, name := range strings.Split(*names, ",") {

@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::{process, stores};
 
 /// What the Python clients install: exact versions, so that a run tomorrow tests what today's did.
-const REQUIREMENTS: [&str; 8] = [
+const REQUIREMENTS: [&str; 16] = [
     "confluent-kafka==2.16.1",
     "kafka-python==3.0.12",
     "aiokafka==0.14.0",
@@ -26,6 +26,15 @@ const REQUIREMENTS: [&str; 8] = [
     "python-snappy==0.7.3",
     "pytest==9.0.2",
     "pytest-xdist==3.8.0",
+    // What these bring along.
+    "async-timeout==5.0.1",
+    "cramjam==2.14.0",
+    "execnet==2.1.2",
+    "iniconfig==2.3.1",
+    "packaging==26.4",
+    "pluggy==1.7.0",
+    "Pygments==2.21.0",
+    "typing_extensions==4.16.0",
 ];
 
 /// The goal that copies the jars, of the version that Debian's Maven has.
@@ -156,8 +165,8 @@ pub(super) fn jars() -> Result<PathBuf> {
 
 fn java_program(folder: &Path) -> Result<Installed> {
     let jars = text(&jars()?.join("*"))?;
-    let sources =
-        ["Client", "Member", "Run", "Scenarios", "Tools"].map(|name| folder.join(format!("{name}.java")));
+    let sources = ["Client", "Groups", "Member", "Run", "Scenarios", "Tools"]
+        .map(|name| folder.join(format!("{name}.java")));
     let all = [&sources[..], &[folder.join("pom.xml")]].concat();
     let classes = once("java", &all, |made| {
         let mut compiler = Command::new("javac");
