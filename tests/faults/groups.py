@@ -23,7 +23,7 @@ import campaign
 import groups_check
 import groups_wire
 from fault_node import SETTINGS, START_SECONDS_MAX, Node, end_with_parent, wait_until
-from groups_member import SESSION_MS
+from groups_member import HEARTBEAT_MS, SESSION_MS
 from ledger import Findings, Ledger
 from load import Writer, client
 
@@ -40,10 +40,17 @@ GROUPS = {
 }
 SLOTS = ["0", "1", "2"]
 PARTITIONS = 6
-# What follows the session time-out: a heartbeat that tells of the rebalance, a round of joining, and the clients' ways back.
-MARGIN_SECONDS = 5.0
-# An order to join or leave is a rebalance under way for so long, unless the group has settled before.
-REBALANCE_SECONDS = 1.5
+# What follows the session time-out: three rounds of heartbeats (one tells of the rebalance, one gives a partition up, one takes it),
+# and two seconds for the clients' ways back: librdkafka looks for its coordinator once a second.
+MARGIN_SECONDS = 3 * HEARTBEAT_MS / 1000 + 2.0
+CONSUMERS = [name for name, kind in GROUPS.items() if "consumer" in kind]
+CLASSIC = [name for name in GROUPS if name not in CONSUMERS]
+# What the coordinator calls a group in a rebalance.
+MOVING = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
+# A kill that comes later than this after the coordinator was asked is not called in a rebalance.
+STATES_SECONDS = 0.1
+# How long a kill waits for rebalances to be in.
+AIMING_SECONDS = 4.0
 # In a short run, too, each comes.
 AIMS = ["commit", "rebalance"] * 4 + ["other", "rebalance"]
 PATIENCE_SECONDS = 8
@@ -96,8 +103,10 @@ class Group:
         self.reader, self.rest = None, ""
         self.events, self.fetches = [], []
         self.inside = set()
+        # The member of each slot that joined last.
+        self.current = {}
         self.owned = collections.defaultdict(set)
-        self.open, self.held, self.assigns, self.ordered = {}, 0, 0, 0.0
+        self.open, self.held = {}, 0
 
     def order(self, order, slot=""):
         self.process.stdin.write(f"{order} {slot}\n")
@@ -106,8 +115,6 @@ class Group:
             self.inside.add(slot)
         if order == "leave":
             self.inside.discard(slot)
-        if order in ("join", "leave"):
-            self.ordered = time.monotonic()
 
     def look(self):
         """Takes in what its file has of new."""
@@ -128,20 +135,32 @@ class Group:
             elif what == "held":
                 self.held += 1
             elif what == "assign":
-                self.assigns += 1
                 # A static member's next life begins with nothing of its former one.
                 self.owned[event["m"]] |= set(event["p"])
             elif what in ("revoke", "lost"):
                 self.owned[event["m"]] -= set(event["p"])
             elif what in ("joining", "left", "fenced"):
                 self.owned.pop(event["m"], None)
+                if what == "joining":
+                    self.current[self.slot(event["m"])] = event["m"]
+
+    def slot(self, member):
+        return member.removeprefix(f"{self.name}-")[0]
+
+    def owned_inside(self):
+        """What the members that are to be there have by their own word: slot and partition."""
+        self.look()
+        # Who was told to leave may be long about it; what he believes meanwhile is nobody's concern.
+        inside = [(slot, member) for slot, member in self.current.items() if slot in self.inside]
+        return [(slot, part) for slot, member in inside for part in self.owned.get(member, ())]
 
     def members_have_all(self):
         """Whether by their own word the members have each partition once."""
-        self.look()
-        # Who was told to leave may be long about it; what he believes meanwhile is nobody's concern.
-        owned = [parts for name, parts in self.owned.items() if name.removeprefix(f"{self.name}-")[0] in self.inside]
-        return sorted(part for parts in owned for part in parts) == list(range(PARTITIONS))
+        return sorted(part for _, part in self.owned_inside()) == list(range(PARTITIONS))
+
+    def is_settled(self):
+        """Whether they have each partition once, and each of them some: nobody waits to be let in, or for what another leaves."""
+        return self.members_have_all() and {slot for slot, _ in self.owned_inside()} == self.inside
 
 
 class Campaign:
@@ -156,6 +175,9 @@ class Campaign:
         self.writer = Writer(self.node.address, everything, arguments.rate, arguments.seed, self.findings)
         self.groups = [Group(name, kind, self.node.address, folder, f"of-{name}") for name, kind in GROUPS.items()]
         self.kills = collections.Counter()
+        # When the coordinator was asked last for the states of the groups, and what it said; who is in a rebalance by that.
+        self.asked, self.states, self.moving = 0.0, {}, []
+        self.states_hit = collections.Counter()
         self.placed = 0
         self.settled = []
         # From each kill until the node was ready again.
@@ -193,11 +215,47 @@ class Campaign:
     def is_dead(self):
         return self.node.process.poll() is not None
 
-    def wait_alive(self, seconds):
-        """Waits, unless the node ends before. Whether it ended."""
+    def wait_alive(self, seconds, asking=False):
+        """Waits, unless the node ends before; asks for the states meanwhile. Whether it ended."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not self.is_dead():
+            if asking and time.monotonic() > self.asked + STATES_SECONDS / 2:
+                self.ask()
             time.sleep(0.005)
+        return self.is_dead()
+
+    def ask(self):
+        """Asks the coordinator which groups are in a rebalance."""
+        asked = time.monotonic()
+        try:
+            self.states = groups_wire.states(self.node.address, CLASSIC, CONSUMERS)
+        except OSError:
+            # The node has ended meanwhile.
+            return
+        self.asked = asked
+        self.moving = self.unsettled(group for group in self.groups if self.states.get(group.name) in MOVING)
+
+    @staticmethod
+    def unsettled(groups):
+        """Those that by their members' word are not settled now."""
+        return [group for group in groups if not group.is_settled()]
+
+    def wait_for_rebalances(self):
+        """Members join and leave until, at a moment after a random one, some groups are in a rebalance. Whether the node ended."""
+        begun = time.monotonic()
+        wanted, from_then = self.rng.randint(1, 3), begun + self.rng.uniform(0.0, 0.6)
+        self.churn(self.rng.sample(self.groups, self.rng.randint(3, 6)))
+        churned = begun
+        while time.monotonic() < begun + AIMING_SECONDS:
+            if self.wait_alive(max(from_then - time.monotonic(), 0.005)):
+                return True
+            self.ask()
+            if len(self.moving) >= wanted:
+                break
+            if time.monotonic() > churned + 1:
+                # These groups were fast, or what they were told makes no rebalance: a static member that leaves says nothing.
+                wanted, churned = 1, time.monotonic()
+                self.churn(self.rng.sample(self.groups, self.rng.randint(3, 6)))
         return self.is_dead()
 
     def wait_for_commit(self):
@@ -213,21 +271,23 @@ class Campaign:
     def kill(self, aim):
         """Ends the node as aimed; what it hit is counted from what the members wrote."""
         if aim == "rebalance":
-            self.churn(self.rng.sample(self.groups, self.rng.randint(3, 6)))
-            ended = self.wait_alive(self.rng.uniform(0.0, 0.8))
+            ended = self.wait_for_rebalances()
         elif aim == "commit":
             self.fill()
-            ended = self.wait_alive(self.rng.uniform(0.5, 2.5))
+            ended = self.wait_alive(self.rng.uniform(0.5, 2.5), asking=True)
             if not ended and not self.planned:
+                self.ask()
                 self.wait_for_commit()
             elif not ended:
-                ended = self.wait_alive(PATIENCE_SECONDS)
+                ended = self.wait_alive(PATIENCE_SECONDS, asking=True)
         else:
             self.churn(self.rng.sample(self.groups, 2))
-            ended = self.wait_alive(self.rng.uniform(0.5, 3))
+            ended = self.wait_alive(self.rng.uniform(0.5, 3), asking=True)
         planned = ended and self.planned
         code = self.node.process.returncode if ended else self.node.kill()
         at = time.monotonic()
+        # Who has settled since the coordinator was asked is in no rebalance.
+        self.moving = self.unsettled(self.moving) if at < self.asked + STATES_SECONDS else []
         self.outages.append([at, float("inf")])
         if code != -signal.SIGKILL or (ended and not planned):
             self.findings.add(f"the node ended with {code}, and not by a kill: {self.node.log_tail()}")
@@ -236,8 +296,8 @@ class Campaign:
 
     def note(self, at):
         """What the kill at a time was in the middle of."""
-        rebalances = [group.name for group in self.groups if group.ordered > at - REBALANCE_SECONDS]
-        commits = 0
+        rebalances, commits = len(self.moving), 0
+        self.states_hit.update(self.states[group.name] for group in self.moving)
         for group in self.groups:
             group.look()
             outcome = {event["n"]: event["t"] for event in group.events[-4000:] if event["e"] in ("ack", "refused")}
@@ -247,7 +307,7 @@ class Campaign:
         self.kills["in a commit"] += bool(commits)
         self.kills["in both"] += bool(rebalances and commits)
         self.kills["in neither"] += not rebalances and not commits
-        self.kills["rebalances hit"] += len(rebalances)
+        self.kills["rebalances hit"] += rebalances
         self.kills["commits hit"] += commits
 
     # What is looked at.
@@ -299,9 +359,12 @@ class Campaign:
             return f"{len(members)} members of {len(group.inside)}: {members}"
         return None
 
+    def limit(self):
+        return (SESSION_MS / 1000 + MARGIN_SECONDS) * self.arguments.patience
+
     def settle(self, since):
         """Every group is stable within its session time-out and the margin. False where the node ended before."""
-        limit = (SESSION_MS / 1000 + MARGIN_SECONDS) * self.arguments.patience
+        limit = self.limit()
         waiting, why = list(self.groups), {}
         while waiting and not self.is_dead():
             for group in list(waiting):
@@ -360,6 +423,8 @@ class Campaign:
                 break
             self.life(aim)
             self.check(is_last=False)
+        if not self.findings and self.kills["in a rebalance"] < len(self.outages) // 4:
+            self.findings.add(f"only {self.kills['in a rebalance']} of {len(self.outages)} kills were in a rebalance")
         print(f"{len(self.outages)} kills in {time.monotonic() - begun:.0f} s", flush=True)
         return self.judge()
 
@@ -436,21 +501,27 @@ class Campaign:
         print("kills by what they hit")
         for what, count in sorted(self.kills.items()):
             print(f"  {what:<24} {count:4}")
-        slowest = max(self.settled, default=(0.0, ""))
+        slowest = {}
+        for seconds_taken, name in sorted(self.settled):
+            slowest[name] = round(seconds_taken, 2)
         times = sorted(time for time, _ in self.settled)
+        margin = f"session time-out {SESSION_MS / 1000} s, margin {MARGIN_SECONDS} s, times {self.arguments.patience:g}"
+        print(f"stable again after {max(times, default=0.0):.1f} s at most, of {self.limit():.1f} s allowed ({margin})")
         document = {
             "seed": self.arguments.seed,
             "kills": len(self.outages),
             "kills_by_what_they_hit": dict(self.kills),
+            "rebalances_hit_by_state": dict(self.states_hit),
             "kills_at_a_disk_operation": self.placed,
             "checker_mistakes_seen": self.mistakes_seen,
             "records_acknowledged": sum(one.acknowledged for ledgers in self.ledgers.values() for one in ledgers),
             **counted,
             "times_stable_again": len(times),
             "seconds_until_stable_median": round(times[len(times) // 2], 2) if times else None,
-            "seconds_until_stable_most": round(slowest[0], 2),
-            "slowest_group": slowest[1],
+            "seconds_until_stable_most": slowest,
             "session_seconds": SESSION_MS / 1000,
+            "margin_seconds": MARGIN_SECONDS,
+            "seconds_until_stable_allowed": self.limit(),
             "seconds": round(seconds, 1),
             "findings": self.findings.texts,
         }

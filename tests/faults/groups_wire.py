@@ -107,20 +107,28 @@ def offsets(address, group):
 
 def described(address, group, is_consumer):
     """The code of what went wrong, the state, and the partitions of each member."""
-    return (described_consumer if is_consumer else described_classic)(address, group)
+    return (described_consumer if is_consumer else described_classic)(address, [group])[group]
 
 
-def described_classic(address, group):
-    answer = ask(address, DESCRIBE_GROUPS, 0, struct.pack(">i", 1) + text(group))
-    answer.take(">i")
-    code, _, state, _, _ = answer.take(">h"), answer.string(), answer.string(), answer.string(), answer.string()
+def states(address, classic, consumers):
+    """The state of each group of which there is one."""
+    found = described_classic(address, classic) | described_consumer(address, consumers)
+    return {group: state for group, (code, state, _) in found.items() if code == 0}
+
+
+def described_classic(address, groups):
+    answer = ask(address, DESCRIBE_GROUPS, 0, struct.pack(">i", len(groups)) + b"".join(text(group) for group in groups))
 
     def member():
         name, _, _ = answer.string(), answer.string(), answer.string()
         answer.blob()
         return name, assigned(answer.blob())
 
-    return code, state, answer.array(member)
+    def group():
+        code, name, state, _, _ = answer.take(">h"), answer.string(), answer.string(), answer.string(), answer.string()
+        return name, (code, state, answer.array(member))
+
+    return dict(answer.array(group))
 
 
 def assigned(data):
@@ -133,9 +141,9 @@ def assigned(data):
     return [partition for _, partitions in topics for partition in partitions]
 
 
-def described_consumer(address, group):
-    name = group.encode()
-    body = b"\x02" + bytes([len(name) + 1]) + name + b"\0\0"
+def described_consumer(address, groups):
+    names = b"".join(bytes([len(group.encode()) + 1]) + group.encode() for group in groups)
+    body = bytes([len(groups) + 1]) + names + b"\0\0"
     answer = ask(address, CONSUMER_GROUP_DESCRIBE, 0, body, flexible=True)
 
     def topic():
@@ -160,9 +168,13 @@ def described_consumer(address, group):
         answer.tags()
         return member_id, current
 
+    def group():
+        code, _, name, state = answer.take(">h"), answer.compact(), answer.compact(), answer.compact()
+        answer.take(">i"), answer.take(">i"), answer.compact()
+        members = answer.compact_array(member)
+        answer.take(">i")
+        answer.tags()
+        return name, (code, state, members)
+
     answer.take(">i")
-    if answer.varint() != 2:
-        raise ValueError("not one group")
-    code, _, _, state = answer.take(">h"), answer.compact(), answer.compact(), answer.compact()
-    answer.take(">i"), answer.take(">i"), answer.compact()
-    return code, state, answer.compact_array(member)
+    return dict(answer.compact_array(group))

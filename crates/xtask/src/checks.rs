@@ -1,5 +1,5 @@
 //! Checks of the repository itself: who depends on whom, which test holds which case, which metrics the
-//! operator's page names, that no `select!` draws, spelling, compose files.
+//! operator's page names, that no `select!` draws, that the lists of suites have the passes they state, spelling, compose files.
 
 mod cases;
 mod compose;
@@ -11,7 +11,7 @@ use std::{path::PathBuf, process::Command};
 
 use anyhow::Result;
 
-use crate::{process, stores};
+use crate::{process, stores, suites};
 
 /// Runs every check that needs no built program.
 ///
@@ -22,6 +22,7 @@ pub fn run() -> Result<()> {
     cases::check()?;
     metrics::check()?;
     selects::check()?;
+    suites::check_lists()?;
     spelling()
 }
 

@@ -50,10 +50,15 @@ impl List {
     }
 
     fn parse(text: &str) -> Result<Self> {
-        let mut tests = BTreeMap::new();
+        let (mut tests, mut stated) = (BTreeMap::new(), None);
         for (number, line) in text.lines().enumerate() {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            if let Some(passes) = line.strip_prefix("passes:") {
+                stated =
+                    Some(passes.trim().parse::<usize>().with_context(|| format!("line {}", number + 1))?);
                 continue;
             }
             let parsed = || {
@@ -64,6 +69,11 @@ impl List {
             if tests.insert(name, verdict).is_some() {
                 bail!("line {}: the test is named twice", number + 1);
             }
+        }
+        let passes = tests.values().filter(|verdict| **verdict == Verdict::Pass).count();
+        if stated != Some(passes) {
+            let stated = stated.map_or_else(|| "nothing".to_owned(), |stated| stated.to_string());
+            bail!("{passes} tests are listed as passing, and `passes:` says {stated}: it only grows");
         }
         Ok(Self { tests })
     }
@@ -76,6 +86,15 @@ impl List {
             self.tests.keys().map(String::as_str).filter(|name| !names.contains(name)).collect();
         if !unlisted.is_empty() || !unknown.is_empty() {
             bail!("the list lacks [{}] and names [{}] of no test", unlisted.join(", "), unknown.join(", "));
+        }
+        Ok(())
+    }
+
+    /// Fails where the list says of one of these, which ask a broker, that it asks none.
+    pub(super) fn check_local<'a>(&self, asking: impl Iterator<Item = &'a str>) -> Result<()> {
+        let believed: Vec<_> = asking.filter(|name| self.verdict(name) == Some(&Verdict::Local)).collect();
+        if !believed.is_empty() {
+            bail!("listed as local, and by their sources they ask a broker: {}", believed.join(", "));
         }
         Ok(())
     }
@@ -108,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_list_is_read_and_counts_what_it_says() {
-        let text = "# of them\n\nb  pass\na  fail: Kafka fails too: a reason\nc  local\nd  needs: transactions\ne skip: asks another\n";
+        let text = "# of them\npasses: 1\n\nb  pass\na  fail: Kafka fails too: a reason\nc  local\nd  needs: transactions\ne skip: asks another\n";
         let list = List::parse(text).unwrap();
         assert!(list.is_pass("b") && !list.is_pass("a") && !list.is_pass("f"));
         assert_eq!(list.verdict("a"), Some(&Verdict::Fail("Kafka fails too: a reason".to_owned())));
@@ -120,14 +139,36 @@ mod tests {
 
     #[test]
     fn a_line_without_its_reason_or_a_name_twice_is_refused() {
-        for text in ["a\n", "a fail:\n", "a needs: \n", "a maybe\n", "a pass\na pass\n"] {
-            assert!(List::parse(text).is_err(), "{text:?}");
+        for text in ["a\n", "a fail:\n", "a needs: \n", "a maybe\n", "a local\na local\n"] {
+            assert!(List::parse(&format!("passes: 0\n{text}")).is_err(), "{text:?}");
         }
     }
 
     #[test]
+    fn a_list_has_as_many_passes_as_it_states() {
+        let told = |text: &str| List::parse(text).unwrap_err().to_string();
+        List::parse("passes: 1\na pass\nb local\n").unwrap();
+        assert_eq!(
+            told("passes: 2\na pass\nb local\n"),
+            "1 tests are listed as passing, and `passes:` says 2: it only grows"
+        );
+        assert_eq!(
+            told("a pass\n"),
+            "1 tests are listed as passing, and `passes:` says nothing: it only grows"
+        );
+    }
+
+    #[test]
+    fn a_test_that_asks_a_broker_is_not_local() {
+        let list = List::parse("passes: 1\na pass\nb local\n").unwrap();
+        list.check_local(["a"].into_iter()).unwrap();
+        let told = list.check_local(["a", "b"].into_iter()).unwrap_err().to_string();
+        assert_eq!(told, "listed as local, and by their sources they ask a broker: b");
+    }
+
+    #[test]
     fn a_list_names_each_test_of_its_suite_and_no_other() {
-        let list = List::parse("a pass\nb local\n").unwrap();
+        let list = List::parse("passes: 1\na pass\nb local\n").unwrap();
         list.check_names(["a", "b"].into_iter()).unwrap();
         let told = |names: &[&str]| list.check_names(names.iter().copied()).unwrap_err().to_string();
         assert_eq!(told(&["a", "b", "c"]), "the list lacks [c] and names [] of no test");
