@@ -222,9 +222,7 @@ impl ReplicaManager {
         if let Some(why) = &found.report.fenced {
             error!(partition = %placed.place, topic = %placed.topic.name, why = %why, "recovery found a damaged log");
         }
-        if placed.image.tiered && placed.image.log_start > log.offsets().log_start {
-            log.set_log_start(placed.image.log_start).await?;
-        }
+        let behind = placed.image.tiered && placed.image.log_start > log.offsets().log_start;
         if let Some(why) = lost_for_good(&found.report.lost, floor) {
             log.fence(&why).await?;
         } else if found.report.fenced.is_none() && log.fenced().is_some() {
@@ -235,7 +233,15 @@ impl ReplicaManager {
             Ok(producers) => (producers, None),
             Err(error) => (Producers::new(settings.producers), Some(error)),
         };
+        if behind && unknown.is_some() {
+            // Nobody is attached to the log: the state of none must not be stored as theirs.
+            log.set_log_start(placed.image.log_start).await?;
+        }
         let handle = self.assemble(placed, broker, settings, log, producers);
+        if behind && unknown.is_none() {
+            // Now that the log can ask for the producers: their batches are not replayed any more at the next start.
+            handle.inner.log.set_log_start(placed.image.log_start).await?;
+        }
         if handle.fence().is_some() {
             self.shared.metrics.fenced_partitions.add(1);
         }
