@@ -69,7 +69,7 @@ impl ReplicaManager {
         Ok(started)
     }
 
-    /// Brings the partitions to what a newer image says, then shows it to clients, then deletes what it does not hold.
+    /// Brings the partitions to what a newer image says, then shows it to clients, then has deleted what it does not hold.
     pub(super) async fn follow(&self, image: Arc<MetadataImage>) {
         let before = self.partitions.load_full();
         let broker = self.broker_settings(&image);
@@ -118,11 +118,7 @@ impl ReplicaManager {
             handle.inner.fail("the partition is deleted", true);
         }
         self.host(Some(partitions), image.clone());
-        for handle in gone {
-            if let Err(error) = self.shared.log.delete(handle.place()).await {
-                error!(partition = %handle.place(), %error, "could not delete the log of a topic that is gone");
-            }
-        }
+        self.deletions.add(gone);
         self.commit_log_starts(changed).await;
     }
 
