@@ -12,10 +12,10 @@ use crate::{
     LogFailure, checkpoint,
     engine::{Engine, lock},
     fence,
-    files::Files,
+    files::{self, Files},
     journal::{Entry, Request},
     partition::{Partition, State},
-    segment::{self, Segment},
+    segment::Segment,
 };
 
 /// Checkpoints that are made for the producers of one partition: the second covers what the first stored.
@@ -213,8 +213,7 @@ impl Engine {
         self.pool.forget_batches(partition);
         self.synced(ticket).await?;
         for segment in old.iter() {
-            self.descriptors.forget(&segment.path(segment::LOG));
-            self.descriptors.forget(&segment.path(segment::INDEX));
+            files::forget(self, segment);
         }
         tracing::info!(place = %partition.place, offset = %start, "log reset");
         files.clear(self, partition).await.map_err(|error| self.fail_partition(partition, "reset", error))

@@ -12,6 +12,8 @@ use std::{
 
 use tidelog_runtime::{Disk, DiskFile, Lane, OpenMode};
 
+use crate::segment::Segment;
+
 /// Which use a file is open for; each has its own thread lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Use {
@@ -70,6 +72,23 @@ impl Descriptors {
         Ok(file)
     }
 
+    /// A file of a segment, for who holds no lock of its files. Of one that is removed meanwhile it is good for this use alone:
+    /// kept open, its space would not come back.
+    pub(crate) async fn get_of(
+        &self,
+        segment: &Segment,
+        extension: &str,
+        usage: Use,
+    ) -> io::Result<Arc<dyn DiskFile>> {
+        let path = segment.path(extension);
+        let file = self.get(&path, usage).await?;
+        // Looked at after the file is in the list: who removes the segment sets this first, and takes it out of the list then.
+        if segment.is_removed() {
+            self.forget(&path);
+        }
+        Ok(file)
+    }
+
     /// Creates the file, empty.
     pub(crate) async fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         self.forget(path);
@@ -111,5 +130,36 @@ impl Open {
             let Some((_, oldest)) = self.by_age.pop_first() else { return };
             self.files.remove(&oldest);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidelog_runtime::{FileDisk, FileDiskConfig};
+    use tidelog_types::{Offset, PartitionIndex, Timestamp, TopicId, TopicPartition};
+
+    use super::*;
+    use crate::segment::{Content, LOG};
+
+    #[tokio::test]
+    async fn a_file_of_a_segment_that_goes_is_not_kept_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = FileDisk::new(FileDiskConfig::default()).unwrap();
+        let descriptors = Descriptors::new(Arc::new(disk), 8);
+        let place = TopicPartition { topic_id: TopicId::from_bytes([1; 16]), partition: PartitionIndex(0) };
+        let content = Content::empty(Offset::ZERO, Timestamp::from_millis(0));
+        let segment = Segment::new(place, folder.path(), Offset::ZERO, content);
+        let path = segment.path(LOG);
+        let file = descriptors.create(&path).await.unwrap();
+        file.write_at(0, vec!["abc".into()]).await.unwrap();
+        descriptors.get_of(&segment, LOG, Use::Read).await.unwrap();
+        assert_eq!(descriptors.count(), 2);
+        segment.note_removed();
+        descriptors.forget(&path);
+        let late = descriptors.get_of(&segment, LOG, Use::Read).await.unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(late.read_at(0, 3).await.unwrap(), "abc");
+        assert_eq!(descriptors.count(), 0);
+        assert!(descriptors.get_of(&segment, LOG, Use::Read).await.is_err());
     }
 }

@@ -238,26 +238,27 @@ impl Engine {
         }
     }
 
-    /// Waits until a partition has no more than its share.
+    /// Waits until a partition has no more than its share, or nobody may append for want of space: what takes the share does not
+    /// drain then.
     pub(crate) async fn share(&self, partition: &Partition) {
         loop {
             let room = self.pool.room.notified();
             tokio::pin!(room);
             room.as_mut().enable();
-            if self.check().is_err() || self.has_share(&partition.lock()) {
+            if self.check().is_err() || !self.space.ok() || self.has_share(&partition.lock()) {
                 return;
             }
             room.await;
         }
     }
 
-    /// Waits until appends need not wait.
+    /// Waits until appends need not wait, or are refused for want of space.
     async fn room(&self) {
         loop {
             let room = self.pool.room.notified();
             tokio::pin!(room);
             room.as_mut().enable();
-            if !self.crowded() || self.check().is_err() {
+            if !self.crowded() || !self.space.ok() || self.check().is_err() {
                 return;
             }
             self.wake_write_behind();
@@ -410,7 +411,7 @@ impl Log {
     }
 
     /// Waits while appends should wait: half of the tail's budget is unwritten, or the journal is at its limit. Also returns
-    /// once the log failed.
+    /// once the log failed, or refuses appends for want of space.
     pub async fn append_room(&self) {
         self.engine.room().await;
     }

@@ -442,7 +442,9 @@ fn too_far(base: Offset, last: Offset) -> bool {
     last.distance_from(base) > u64::from(i32::MAX.unsigned_abs())
 }
 
-fn forget(engine: &Engine, segment: &Segment) {
+/// Closes the files of a segment that is about to go, and keeps readers from opening them for good.
+pub(crate) fn forget(engine: &Engine, segment: &Segment) {
+    segment.note_removed();
     for extension in [LOG, INDEX, TIME_INDEX, TXN_INDEX] {
         engine.descriptors.forget(&segment.path(extension));
     }

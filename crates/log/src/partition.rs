@@ -260,7 +260,7 @@ impl PartitionLog {
     }
 
     /// Waits while this partition has more than its share of what all have together: of the journal's queue, and of memory for
-    /// what is in no segment. Also returns once the log failed.
+    /// what is in no segment. Also returns once the log failed, or refuses appends for want of space.
     pub async fn append_share(&self) {
         self.engine.share(&self.partition).await;
     }

@@ -321,7 +321,7 @@ async fn read_verified(engine: &Engine, segment: &Segment, stretch: &Stretch) ->
     let bytes = {
         // Held for one file and one read, so that who has a turn waits for nobody else's.
         let _turn = engine.reads.acquire().await.expect("the turns of reads are never closed");
-        let file = engine.descriptors.get(&segment.path(LOG), Use::Read).await.map_err(Source::Io)?;
+        let file = engine.descriptors.get_of(segment, LOG, Use::Read).await.map_err(Source::Io)?;
         file.read_at(stretch.position(), length).await.map_err(Source::Io)?
     };
     if bytes.len() < length {

@@ -126,10 +126,11 @@ impl Engine {
         self.pool.room.notify_waiters();
     }
 
-    /// A work found the disk full: producers are refused, and nothing else stops.
+    /// A work found the disk full: producers are refused, those too that wait for room, and nothing else stops.
     pub(crate) fn note_full(&self) {
         self.space.full_at_ms.store(self.now_ms(), Ordering::Relaxed);
         self.space.ok.store(false, Ordering::Relaxed);
+        self.pool.room.notify_waiters();
     }
 
     /// [`Engine::note_full`], and the answer to who asked for the work.

@@ -1,5 +1,6 @@
 //! All partitions of this node: opened at the start, and kept to what the cluster's metadata says.
 
+mod deletions;
 mod follow;
 
 use std::{
@@ -17,6 +18,7 @@ use tidelog_runtime::{Clock, Supervisor, metrics::Registry, watch};
 use tidelog_types::{PartitionIndex, TopicName, TopicPartition, limits};
 use tokio::sync::Semaphore;
 
+use self::deletions::Deletions;
 use crate::{
     ColdError, ColdReader, Metadata, PartitionHandle, ReplicaConfig, StartError, metrics::ReplicaMetrics,
     retention,
@@ -79,6 +81,7 @@ pub struct ReplicaManager {
     partitions: Arc<ArcSwap<Partitions>>,
     /// The broker's settings under the newest image.
     broker: Arc<ArcSwap<BrokerSettings>>,
+    deletions: Arc<Deletions>,
     applied: watch::Sender<Arc<MetadataImage>>,
 }
 
@@ -124,13 +127,20 @@ impl ReplicaManager {
             cold: OnceLock::new(),
         });
         let (applied, _) = watch::channel(Arc::new(MetadataImage::empty()));
-        let manager = Self { shared, partitions: Arc::default(), broker: Arc::default(), applied };
+        let manager = Self {
+            shared,
+            partitions: Arc::default(),
+            broker: Arc::default(),
+            deletions: Arc::default(),
+            applied,
+        };
         let started = manager.open(recovered, first).await?;
         manager.spawn_tasks(images);
         Ok((manager, started))
     }
 
     fn spawn_tasks(&self, mut images: watch::Receiver<Arc<MetadataImage>>) {
+        self.spawn_deletions();
         let supervisor = &self.shared.supervisor;
         let (following, token) = (self.clone(), supervisor.shutdown_token());
         supervisor

@@ -157,6 +157,10 @@ pub const CODEC_TURNS: usize = 4;
 /// a sync each.
 pub const PARTITION_CREATIONS_IN_FLIGHT: usize = 64;
 
+/// Partitions that are deleted at one time: each removes its files on a thread of those that write behind, half of which are left
+/// to checkpoints and to the journal's new files.
+pub const PARTITION_DELETIONS_IN_FLIGHT: usize = 4;
+
 /// Records of a refused batch that are named to its producer, at most. A small frame may hold millions of them, and each is named with
 /// a text.
 pub const RECORDS_NAMED_MAX: usize = 1_000;

@@ -10,7 +10,7 @@ use tidelog_format::segment::{EntryFile, FixedEntry, IndexEntry};
 use tidelog_runtime::read_small;
 use tidelog_types::Offset;
 
-use super::{INDEX, Interval, Segment, rebuild};
+use super::{INDEX, Interval, LOG, Segment, rebuild};
 use crate::{PartitionConfig, descriptors::Use, engine::Engine};
 
 /// The largest index believed: a segment of 1 TiB in intervals of 32 KiB has one of 1.1 GiB.
@@ -100,7 +100,8 @@ pub(crate) async fn load(engine: &Engine, segment: &Segment) -> io::Result<Optio
     Ok(Some((decoded.entries.iter().map(interval).collect(), end)))
 }
 
-/// Reads a sealed segment's index, or makes it anew from the batches. `None` where these do not fill the file.
+/// Reads a sealed segment's index, or makes it anew from the batches. `None` where these do not fill the file, or the segment
+/// is removed.
 pub(crate) async fn load_or_rebuild(
     engine: &Engine,
     segment: &Arc<Segment>,
@@ -120,11 +121,20 @@ pub(crate) async fn load_or_rebuild(
     {
         return Ok(Some(intervals));
     }
+    if segment.is_removed() {
+        return Ok(None);
+    }
     tracing::warn!(place = %segment.place, segment = %segment.base, "index is rebuilt from its batches");
     let interval_bytes = PartitionConfig::default().index_interval_bytes.get();
     let scan =
         rebuild::scan(engine, &segment.folder, segment.base, Offset::MAX, interval_bytes, None, created)
-            .await?;
+            .await;
+    if segment.is_removed() {
+        // The scan may have opened it after it was closed, and an index would be left in the folder.
+        engine.descriptors.forget(&segment.path(LOG));
+        return Ok(None);
+    }
+    let scan = scan?;
     if scan.content.bytes != length {
         return Ok(None);
     }

@@ -12,7 +12,10 @@ pub(crate) mod rebuild;
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    sync::{
+        Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use tidelog_format::{batch::BATCH_HEADER_BYTES, checkpoint::CheckpointSegment, crc};
@@ -57,6 +60,8 @@ pub(crate) struct Segment {
     content: RwLock<Content>,
     /// Why it must not be read.
     quarantined: OnceLock<Arc<str>>,
+    /// Whether its files go: whoever still has it in hand keeps none of them open.
+    removed: AtomicBool,
 }
 
 /// A batch's place in a segment, and what the index wants of it.
@@ -138,6 +143,7 @@ impl Segment {
             folder: folder.to_path_buf(),
             content: RwLock::new(content),
             quarantined: OnceLock::new(),
+            removed: AtomicBool::new(false),
         }
     }
 
@@ -147,6 +153,15 @@ impl Segment {
 
     pub(crate) fn content_mut(&self) -> RwLockWriteGuard<'_, Content> {
         self.content.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says that its files are about to go; before its descriptors are forgotten.
+    pub(crate) fn note_removed(&self) {
+        self.removed.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Acquire)
     }
 
     pub(crate) fn quarantine(&self, why: &str) -> Arc<str> {

@@ -229,6 +229,9 @@ pub(crate) async fn cut(
         // The next start fences the partition there.
         return Err(io::Error::new(io::ErrorKind::InvalidData, "an interval below the cut is damaged"));
     }
+    if scan.content.bytes == 0 {
+        segment.note_removed();
+    }
     finish_cut(engine, segment.place, &segment.folder, segment.base, scan.content).await
 }
 

@@ -8,7 +8,9 @@ use tidelog_types::{ByteSize, Offset};
 
 use crate::{
     faults::on_disk,
-    support::{append, batch, fill, offset, open, place, read_all, small_config, small_partition},
+    support::{
+        append, batch, fill, joined, offset, open, place, read_all, small_config, small_partition, split,
+    },
 };
 
 /// No space left in a quota.
@@ -164,4 +166,32 @@ fn a_start_without_a_byte_left_gives_up_journal_files_that_it_does_not_read() {
         });
         second_life.await.unwrap();
     });
+}
+
+#[test]
+fn a_reader_of_a_segment_that_is_removed_does_not_keep_its_file() {
+    on_disk(
+        |context| context.disk.clone(),
+        |context, supervisor| async move {
+            let (log, _) = open(&context, &context.disk, &supervisor, small_config()).await.unwrap();
+            let partition = log.create(place(1, 0), small_partition(), Offset::ZERO).await.unwrap();
+            // So much that the first segments are in no memory any more.
+            fill(&log, &partition, 0, 80, 1000).await;
+            partition.wait_synced(partition.offsets().log_end).await.unwrap();
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            let before = log.status().descriptors;
+            let slow = |kind, seconds| Fault::on(kind, FaultEffect::Slow(Duration::from_secs(seconds)));
+            context.disk.inject(slow(OperationKind::Open, 5).where_path_ends("00.log"));
+            context.disk.inject(slow(OperationKind::RemoveFile, 30));
+            let first = partition.segments()[0].range;
+            let reading = partition.read(Offset::ZERO, 1000, first.end, true);
+            let removing = async {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                partition.set_local_log_start(first.end).await.unwrap();
+            };
+            let (read, ()) = tokio::join!(reading, removing);
+            assert_eq!(split(&joined(&read.unwrap())).len(), 1, "it was opened before it went");
+            assert_eq!(log.status().descriptors, before);
+        },
+    );
 }

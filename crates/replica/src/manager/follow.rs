@@ -69,7 +69,7 @@ impl ReplicaManager {
         Ok(started)
     }
 
-    /// Brings the partitions to what a newer image says, then shows it to clients, then deletes what it does not hold.
+    /// Brings the partitions to what a newer image says, then shows it to clients, then has deleted what it does not hold.
     pub(super) async fn follow(&self, image: Arc<MetadataImage>) {
         let before = self.partitions.load_full();
         let broker = self.broker_settings(&image);
@@ -118,11 +118,7 @@ impl ReplicaManager {
             handle.inner.fail("the partition is deleted", true);
         }
         self.host(Some(partitions), image.clone());
-        for handle in gone {
-            if let Err(error) = self.shared.log.delete(handle.place()).await {
-                error!(partition = %handle.place(), %error, "could not delete the log of a topic that is gone");
-            }
-        }
+        self.deletions.add(gone);
         self.commit_log_starts(changed).await;
     }
 
@@ -222,9 +218,7 @@ impl ReplicaManager {
         if let Some(why) = &found.report.fenced {
             error!(partition = %placed.place, topic = %placed.topic.name, why = %why, "recovery found a damaged log");
         }
-        if placed.image.tiered && placed.image.log_start > log.offsets().log_start {
-            log.set_log_start(placed.image.log_start).await?;
-        }
+        let behind = placed.image.tiered && placed.image.log_start > log.offsets().log_start;
         if let Some(why) = lost_for_good(&found.report.lost, floor) {
             log.fence(&why).await?;
         } else if found.report.fenced.is_none() && log.fenced().is_some() {
@@ -235,7 +229,15 @@ impl ReplicaManager {
             Ok(producers) => (producers, None),
             Err(error) => (Producers::new(settings.producers), Some(error)),
         };
+        if behind && unknown.is_some() {
+            // Nobody is attached to the log: the state of none must not be stored as theirs.
+            log.set_log_start(placed.image.log_start).await?;
+        }
         let handle = self.assemble(placed, broker, settings, log, producers);
+        if behind && unknown.is_none() {
+            // Now that the log can ask for the producers: their batches are not replayed any more at the next start.
+            handle.inner.log.set_log_start(placed.image.log_start).await?;
+        }
         if handle.fence().is_some() {
             self.shared.metrics.fenced_partitions.add(1);
         }

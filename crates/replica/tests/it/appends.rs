@@ -1,5 +1,7 @@
 //! What is stored of what was sent, and what is refused.
 
+use std::time::Duration;
+
 use tidelog_core::{
     partition::AppendRefusal,
     read_plan::{Isolation, ListOffsetsTarget},
@@ -13,12 +15,12 @@ use tidelog_format::{
 };
 use tidelog_replica::{Acks, AppendError};
 use tidelog_runtime::Clock;
-use tidelog_sim::run;
-use tidelog_types::Offset;
+use tidelog_sim::{Fault, FaultEffect, OperationKind, run};
+use tidelog_types::{ByteSize, Offset};
 
 use crate::node::{
-    DEADLINE, LOCAL, Node, append, append_all, numbered, offset, read_batches, read_values, sent, time,
-    timed, values,
+    DEADLINE, LOCAL, Node, Options, append, append_all, numbered, offset, read_batches, read_values, sent,
+    time, timed, values,
 };
 
 #[test]
@@ -319,6 +321,36 @@ fn records_are_visible_only_once_they_are_synced() {
                 }
                 assert_eq!(partition.snapshot().high_watermark, offset(1));
                 assert_eq!(partition.snapshot().synced_end, offset(1));
+                node.stop().await;
+            })
+            .await
+            .unwrap();
+    });
+}
+
+// Nothing drains on a full disk: who waits for his share would wait as long as it lasts, and his client comes again meanwhile.
+#[test]
+fn a_producer_above_its_share_is_refused_on_a_full_disk() {
+    run(30, |context| async move {
+        let disk = context.disk.clone();
+        context
+            .life(&disk, async |supervisor| {
+                let options = Options { tail_bytes: Some(ByteSize::mib(4)), ..Options::default() };
+                let node = Node::start_with(&context, &disk, supervisor, options).await;
+                let partition = node.create_topic("t", 1, &[LOCAL]).await;
+                append_all(&partition, sent(values(&["a"]))).await;
+                disk.inject(Fault::on(OperationKind::Write, FaultEffect::ENOSPC).where_path_ends(".log"));
+                // More than a quarter of the memory.
+                let large = "x".repeat(300_000);
+                for _ in 0..4 {
+                    let _ = append(&partition, sent(values(&[&large])), Acks::Leader).await.unwrap().ack;
+                }
+                let waiting = append(&partition, sent(values(&["b"])), Acks::All);
+                let refused = tokio::time::timeout(Duration::from_secs(2), waiting).await;
+                assert!(matches!(refused, Ok(Err(AppendError::NoSpace))), "{refused:?}");
+                disk.clear_faults();
+                tokio::time::sleep(Duration::from_secs(4)).await;
+                assert_eq!(append_all(&partition, sent(values(&["c"]))).await, 5);
                 node.stop().await;
             })
             .await

@@ -1,11 +1,11 @@
 //! Retries, gaps and epochs of idempotent producers, before and after restarts.
 
-use tidelog_core::{partition::AppendRefusal, producers::ProducerError};
+use tidelog_core::{cluster::Command, partition::AppendRefusal, producers::ProducerError};
 use tidelog_replica::{Acks, AppendError, PartitionHandle};
 use tidelog_sim::{Context, Fault, FaultEffect, OperationKind, SimDisk, run};
 use tidelog_types::{ProducerEpoch, ProducerId, TopicName};
 
-use crate::node::{LOCAL, Node, Options, append, append_all, offset, produced, read_values};
+use crate::node::{DEADLINE, LOCAL, Node, Options, append, append_all, offset, produced, read_values};
 
 async fn refused(partition: &PartitionHandle, records: bytes::Bytes) -> ProducerError {
     match append(partition, records, Acks::All).await.unwrap_err() {
@@ -400,4 +400,49 @@ fn a_repeated_batch_is_recognised_after_its_records_were_deleted_from_the_journa
         assert_eq!(partition.delete_records(None).await.unwrap(), offset(30));
     };
     producers_outlive_their_records(13, deleted, SimDisk::kill);
+}
+
+// The controller has the log start and the log's own entry is lost: the next start makes it, and must not lose the producers.
+#[test]
+fn a_repeated_batch_is_recognised_after_a_start_that_moved_the_log_start_over_it() {
+    run(14, |context| async move {
+        let disk = context.disk.clone();
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&context, &disk, supervisor).await;
+                let partition = node.create_topic("t", 1, &[]).await;
+                for batch in 0..3 {
+                    append_all(&partition, produced(9, 0, batch * 10, 10)).await;
+                }
+                let (place, leader_epoch) = (partition.place(), partition.leading().unwrap());
+                assert!(node.replica.shutdown(DEADLINE).await.is_empty());
+                node.propose(Command::AdvanceLogStart { place, leader_epoch, to: offset(30) }).await;
+                assert_eq!(node.log.partition(place).unwrap().offsets().log_start, offset(0));
+            })
+            .await
+            .unwrap();
+        let disk = disk.kill();
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&context, &disk, supervisor).await;
+                let partition = node.partition("t");
+                assert_eq!(partition.snapshot().log_start, offset(30));
+                let log = node.log.partition(partition.place()).unwrap();
+                assert_eq!(log.offsets().log_start, offset(30));
+                node.stop().await;
+            })
+            .await
+            .unwrap();
+        let disk = disk.kill();
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&context, &disk, supervisor).await;
+                let partition = node.partition("t");
+                let appended = append(&partition, produced(9, 0, 20, 10), Acks::All).await.unwrap();
+                assert_eq!((appended.duplicate, appended.base_offset), (true, offset(20)));
+                assert_eq!(append_all(&partition, produced(9, 0, 30, 1)).await, 30);
+            })
+            .await
+            .unwrap();
+    });
 }

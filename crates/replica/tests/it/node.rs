@@ -42,11 +42,14 @@ pub(crate) struct Node {
 #[derive(Clone, Default)]
 pub(crate) struct Options {
     pub(crate) broker_values: BTreeMap<String, String>,
+    /// Memory for received batches.
+    pub(crate) tail_bytes: Option<ByteSize>,
 }
 
 impl Options {
     pub(crate) fn with(key: &str, value: &str) -> Self {
-        Self { broker_values: BTreeMap::from([(key.to_owned(), value.to_owned())]) }
+        let broker_values = BTreeMap::from([(key.to_owned(), value.to_owned())]);
+        Self { broker_values, ..Self::default() }
     }
 }
 
@@ -63,11 +66,13 @@ impl Node {
     ) -> Self {
         let registry = Registry::new();
         let clock = Arc::new(context.clock.clone());
+        let defaults = LogConfig::new("/log", DIRECTORY);
         let log_config = LogConfig {
             journal_bytes_max: ByteSize::mib(16),
             journal_file_bytes: ByteSize::mib(1),
             reserve_bytes: ByteSize::ZERO,
-            ..LogConfig::new("/log", DIRECTORY)
+            tail_bytes: options.tail_bytes.unwrap_or(defaults.tail_bytes),
+            ..defaults
         };
         let disk = Arc::new(disk.clone());
         let (log, recovered) =

@@ -1,15 +1,17 @@
 //! Partitions follow the cluster's metadata.
 
+use std::time::Duration;
+
 use tidelog_core::{
     cluster::Command,
     partition::{FlushPolicy, Visibility},
     read_plan::Isolation,
 };
 use tidelog_replica::{Acks, AppendError, ReadError, Waiter};
-use tidelog_sim::run;
+use tidelog_sim::{Fault, FaultEffect, OperationKind, run};
 use tidelog_types::{PartitionIndex, TopicName};
 
-use crate::node::{LOCAL, Node, append, append_all, numbered, offset, read_values, sent, values};
+use crate::node::{DEADLINE, LOCAL, Node, append, append_all, numbered, offset, read_values, sent, values};
 
 #[test]
 fn a_topic_created_again_under_its_name_is_empty() {
@@ -35,7 +37,7 @@ fn a_topic_created_again_under_its_name_is_empty() {
                 let new = node.create_topic("t", 2, &[LOCAL]).await;
                 assert_eq!(read_values(&new, 0).await, []);
                 assert_eq!(append_all(&new, sent(values(&["new"]))).await, 0);
-                assert_eq!(node.log.status().partitions, 1);
+                logs(&node, 1).await;
             })
             .await
             .unwrap();
@@ -45,6 +47,55 @@ fn a_topic_created_again_under_its_name_is_empty() {
                 let node = Node::start(&context, &disk, supervisor).await;
                 assert_eq!(read_values(&node.partition("t"), 0).await, numbered(0, &["new"]));
                 assert_eq!(node.replica.usage().len(), 1);
+            })
+            .await
+            .unwrap();
+    });
+}
+
+/// Waits until so many partitions have a log.
+async fn logs(node: &Node, count: usize) {
+    let deleted = async {
+        while node.log.status().partitions != count {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, deleted).await.unwrap();
+}
+
+#[test]
+fn metadata_is_followed_while_the_files_of_a_deleted_topic_go() {
+    run(4, |context| async move {
+        let mut disk = context.disk.clone();
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&context, &disk, supervisor).await;
+                let old = node.create_topic("a", 1, &[LOCAL]).await;
+                append_all(&old, sent(values(&["a"]))).await;
+                let folder = old.place().to_string();
+                disk.inject(
+                    Fault::on(OperationKind::RemoveDir, FaultEffect::Slow(Duration::from_secs(30)))
+                        .where_path(move |path| path.ends_with(&folder)),
+                );
+                node.propose(Command::DeleteTopic { topic_id: old.place().topic_id }).await;
+                node.settled().await;
+                let second = Duration::from_secs(1);
+                let new = tokio::time::timeout(second, node.create_topic("b", 2, &[LOCAL])).await.unwrap();
+                assert_eq!(append_all(&new, sent(values(&["b"]))).await, 0);
+                assert_eq!(node.log.status().partitions, 2, "the deletion goes on");
+                tokio::time::sleep(Duration::from_secs(25)).await;
+                logs(&node, 1).await;
+                // Another, which a kill interrupts.
+                node.propose(Command::DeleteTopic { topic_id: new.place().topic_id }).await;
+                node.settled().await;
+            })
+            .await
+            .unwrap();
+        disk = disk.kill();
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&context, &disk, supervisor).await;
+                assert_eq!(node.log.status().partitions, 0);
             })
             .await
             .unwrap();
