@@ -232,10 +232,10 @@ mod tests {
         };
         // A commit that came late, of the topic before: it ends as soon as it is seen, written or not.
         queue_commit(&mut state, &group, &place, then);
-        assert_eq!(stale(&state, None), [place.clone()]);
+        assert_eq!(stale(&state, None), std::slice::from_ref(&place));
         write_one(&mut state, Ok(()));
         let named = |name: &str| BTreeSet::from([Arc::from(name)]);
-        assert_eq!(stale(&state, Some(&named("t"))), [place.clone()]);
+        assert_eq!(stale(&state, Some(&named("t"))), std::slice::from_ref(&place));
         assert_eq!(stale(&state, Some(&named("u"))), []);
         // One of the topic that has the name now is on its way, and stays.
         queue_commit(&mut state, &group, &place, now);

@@ -34,9 +34,6 @@ const CACHE_MEMORY: ByteSize = ByteSize::mib(32);
 /// The share of the file system that local data may take where `local.disk.bytes.max` is not set: four fifths.
 const LOCAL_DISK_SHARE: (u64, u64) = (4, 5);
 
-/// The claim of a prefix, below it.
-const CLUSTER_KEY: &str = "cluster.json";
-
 /// Who writes to the bucket.
 #[derive(Clone)]
 pub(super) struct Identity {
