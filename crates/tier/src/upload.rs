@@ -33,7 +33,7 @@ use tidelog_format::{
 };
 use tidelog_replica::{PartitionHandle, ProposeFailure, TieringError};
 use tidelog_runtime::Permit;
-use tidelog_types::{LeaderEpoch, Offset, OffsetRange, TopicName, TopicPartition};
+use tidelog_types::{LeaderEpoch, Offset, OffsetRange, TopicName, TopicPartition, limits};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tracing::{debug, error, info, warn};
 
@@ -261,11 +261,35 @@ fn overtaken(error: &UploadError, known: bool) -> Option<Overtaken> {
     matches!(refusal, Refusal::SpillMismatch { .. }).then_some(Overtaken::ManifestMoved)
 }
 
+/// What a turn did so far.
+#[derive(Default)]
+struct Progress {
+    /// Why entries did not move to a page. The manifest has room for more than where a spill begins, so uploads go on.
+    unspilled: Option<spill::SpillError>,
+}
+
+impl Progress {
+    async fn spill(&mut self, context: &Context, place: TopicPartition) {
+        self.unspilled = spill::spill_if_due(context, place).await.err();
+    }
+}
+
 /// Uploads what a partition has, up to [`OBJECTS_PER_TURN`] objects. Answers whether more is left.
 async fn upload_partition(
     context: &Context,
     handle: &PartitionHandle,
     committer: &Committer,
+) -> Result<bool, UploadError> {
+    let mut progress = Progress::default();
+    let more = upload_objects(context, handle, committer, &mut progress).await?;
+    progress.unspilled.map_or(Ok(more), |error| Err(error.into()))
+}
+
+async fn upload_objects(
+    context: &Context,
+    handle: &PartitionHandle,
+    committer: &Committer,
+    progress: &mut Progress,
 ) -> Result<bool, UploadError> {
     let token = context.supervisor.shutdown_token();
     let lag_max = millis(context.config.upload_lag_max);
@@ -274,9 +298,15 @@ async fn upload_partition(
         if token.is_cancelled() || refusals > REFUSALS_PER_TURN_MAX {
             return Ok(false);
         }
-        spill::spill_if_due(context, handle.place()).await?;
+        if progress.unspilled.is_none() {
+            progress.spill(context, handle.place()).await;
+        }
         let image = context.commands.image();
         let Some(at) = Standing::of(handle, &image) else { return Ok(false) };
+        if progress.unspilled.is_some() && at.image.manifest.entries.len() >= limits::MANIFEST_ENTRIES_MAX {
+            // An object now would be refused.
+            return Ok(false);
+        }
         let view = at.upload_view(&context.retention_plan(&at));
         let plan = view.plan(context.clock.wall(), lag_max);
         if plan.seal_active {
