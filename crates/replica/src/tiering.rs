@@ -97,7 +97,7 @@ impl PartitionHandle {
     ///
     /// # Errors
     /// The offsets are not there, not durable or not stable: look at [`PartitionHandle::upload_state`] again. A damaged
-    /// segment is an error and is never uploaded.
+    /// segment is never uploaded: a read ends before it, and one that begins in it is an error.
     pub async fn read_for_upload(
         &self,
         range: OffsetRange,
@@ -113,8 +113,12 @@ impl PartitionHandle {
         while read.next < range.end {
             let left = usize::try_from(bytes_max.saturating_sub(read.bytes)).unwrap_or(usize::MAX);
             let one_at_least = read.chunks.is_empty();
-            let part =
-                partition.log.read(read.next, left, range.end, one_at_least).await.map_err(not_read)?;
+            let part = match partition.log.read(read.next, left, range.end, one_at_least).await {
+                Ok(part) => part,
+                // What was read is good; what is wrong behind it is the next call's.
+                Err(LogReadError::Corrupt { .. } | LogReadError::Io { .. }) if !one_at_least => break,
+                Err(error) => return Err(not_read(error)),
+            };
             if part.chunks.is_empty() {
                 break;
             }

@@ -3,12 +3,25 @@
 use std::{path::PathBuf, time::Duration};
 
 use tidelog_core::cluster::Command;
+use tidelog_sim::SimDisk;
 use tidelog_testkit::{StoreFault, StoreOperation};
+use tidelog_types::{ByteSize, TopicId};
 
 use crate::node::{DEADLINE, Node, Setup, append, batch, now, offset, sealed, with_node};
 
 const fn is_commit(command: &Command) -> bool {
     matches!(command, Command::CommitSegments { .. })
+}
+
+/// The segments' files of the partition of the topic with this number, oldest first.
+fn segment_files(disk: &SimDisk, number: u8) -> Vec<PathBuf> {
+    let folder = format!("{}-0", TopicId::from_bytes([number; 16]));
+    let is_segment = |path: &PathBuf| {
+        path.to_string_lossy().contains(&folder) && path.extension().is_some_and(|end| end == "log")
+    };
+    let mut files: Vec<PathBuf> = disk.paths().into_iter().filter(is_segment).collect();
+    files.sort();
+    files
 }
 
 #[test]
@@ -181,15 +194,7 @@ fn a_damaged_segment_is_not_uploaded_and_keeps_no_other_from_it() {
             .await
             .unwrap();
         let disk = disk.kill();
-        let folder = format!("{}-0", tidelog_types::TopicId::from_bytes([1; 16]));
-        let file: PathBuf = disk
-            .paths()
-            .into_iter()
-            .find(|path| {
-                path.to_string_lossy().contains(&folder) && path.extension().is_some_and(|end| end == "log")
-            })
-            .expect("the segment is on disk");
-        disk.flip_bit(&file, 100, 3).unwrap();
+        disk.flip_bit(&segment_files(&disk, 1)[0], 100, 3).unwrap();
         setup.store.clear_plan();
         setup.tier.check_interval = Duration::from_secs(1);
         context
@@ -205,6 +210,47 @@ fn a_damaged_segment_is_not_uploaded_and_keeps_no_other_from_it() {
                 assert!(reported > 0, "it is reported");
                 assert!(node.status("bad").await.lag_bytes > 0);
                 assert_eq!(node.records(&good).await.len(), 20);
+            })
+            .await
+            .unwrap();
+    });
+}
+
+#[test]
+fn what_lies_before_a_damaged_segment_is_uploaded() {
+    // All of it would fit one object.
+    tidelog_sim::run(25, |context| async move {
+        let mut setup = Setup::new(&context);
+        setup.tier.object_target = ByteSize::mib(1);
+        setup.store.plan(StoreOperation::Put, "", 0, u32::MAX, StoreFault::FailBefore);
+        context
+            .life(&context.disk, async |supervisor| {
+                let node = Node::start(&setup, &context.disk, supervisor).await;
+                let partition = node.create_topic("t", 1, &[]).await;
+                for _ in 0..2 {
+                    append(&partition, batch(now(&context), &["value"; 20])).await;
+                    partition.roll().await.unwrap();
+                }
+                append(&partition, batch(now(&context), &["next"])).await;
+                node.stop().await;
+            })
+            .await
+            .unwrap();
+        let disk = context.disk.kill();
+        disk.flip_bit(&segment_files(&disk, 1)[1], 100, 3).unwrap();
+        setup.store.clear_plan();
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&setup, &disk, supervisor).await;
+                let partition = node.partition("t");
+                node.until_tiered(&partition, 20).await;
+                node.until("the damage is told", || {
+                    node.metric("tier_damaged_uploads_total") + node.metric("tier_upload_failures_total") > 0
+                })
+                .await;
+                node.pass(Duration::from_secs(10)).await;
+                assert_eq!(partition.snapshot().tiered_end, offset(20), "and never what is damaged");
+                assert_eq!(node.records(&partition).await.len(), 20);
             })
             .await
             .unwrap();
