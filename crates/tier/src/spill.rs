@@ -39,6 +39,16 @@ pub(crate) enum SpillError {
     TooLarge { moved: usize },
 }
 
+impl SpillError {
+    /// Whether it came to a put.
+    pub(crate) const fn is_behind_put(&self) -> bool {
+        match self {
+            Self::Put(_) | Self::Propose(_) => true,
+            Self::Page(_) | Self::TooLarge { .. } => false,
+        }
+    }
+}
+
 /// A page to write.
 struct NewPage {
     replaces_last: bool,

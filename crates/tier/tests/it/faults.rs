@@ -303,26 +303,48 @@ fn a_shutdown_waits_for_what_is_on_the_way_and_not_longer() {
 
 #[test]
 fn a_store_that_takes_no_writes_is_tried_by_one_partition_at_a_time() {
-    with_node(19, async |context, setup, node| {
-        let mut partitions = Vec::new();
+    tidelog_sim::run(19, |context| async move {
+        let setup = Setup::new(&context);
         setup.store.plan(StoreOperation::Put, ".seg", 0, u32::MAX, StoreFault::FailBefore);
-        for (number, name) in (1..).zip(["one", "two", "three"]) {
-            let partition = node.create_topic(name, number, &[]).await;
-            sealed(context, &partition, 1).await;
-            partitions.push(partition);
-        }
-        node.until("the store is away", || node.metric("object_store_up") == 0).await;
-        let failures = node.metric("tier_upload_failures_total");
-        node.until("those under way gave up", || node.metric("tier_upload_failures_total") >= failures + 4)
-            .await;
-        for _ in 0..20 {
-            node.pass(Duration::from_secs(1)).await;
-            assert!(node.metric("tier_uploads_running") <= 1);
-        }
-        setup.store.clear_plan();
-        for partition in &partitions {
-            node.until_tiered(partition, 1).await;
-        }
-        assert_eq!(node.metric("object_store_up"), 1);
+        let names = ["rotten", "one", "two", "three"];
+        context
+            .life(&context.disk, async |supervisor| {
+                let node = Node::start(&setup, &context.disk, supervisor).await;
+                for (number, name) in (1..).zip(names) {
+                    let partition = node.create_topic(name, number, &[]).await;
+                    append(&partition, batch(now(&context), &["value"; 20])).await;
+                    partition.roll().await.unwrap();
+                    append(&partition, batch(now(&context), &["next"])).await;
+                    node.pass(Duration::from_secs(1)).await;
+                }
+                node.stop().await;
+            })
+            .await
+            .unwrap();
+        let disk = context.disk.kill();
+        // The one that waits longest never gets as far as the store.
+        disk.flip_bit(&segment_files(&disk, 1)[0], 100, 3).unwrap();
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&setup, &disk, supervisor).await;
+                node.until("the store is away", || node.metric("object_store_up") == 0).await;
+                let puts = |name: &str| setup.store.count(StoreOperation::Put, &format!("topics/{name}-"));
+                node.until("those under way gave up", || node.metric("tier_uploads_running") <= 1).await;
+                let before = names.map(puts);
+                for _ in 0..30 {
+                    node.pass(Duration::from_secs(1)).await;
+                    assert!(node.metric("tier_uploads_running") <= 1);
+                }
+                let after = names.map(puts);
+                assert_eq!(after[0], before[0]);
+                assert!((1..4).all(|of| after[of] > before[of]), "each in turn: {before:?}, then {after:?}");
+                setup.store.clear_plan();
+                for name in &names[1..] {
+                    node.until_tiered(&node.partition(name), 20).await;
+                }
+                assert_eq!(node.metric("object_store_up"), 1);
+            })
+            .await
+            .unwrap();
     });
 }
