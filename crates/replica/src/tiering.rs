@@ -297,10 +297,23 @@ impl PartitionHandle {
         }
         // A log start never passes what is durable, also where the topic's high watermark does.
         partition.log.wait_synced(to).await?;
-        let to =
-            if snapshot.tiered { partition.commit_log_start(snapshot.leader_epoch, to).await? } else { to };
+        // The topic may have become tiered meanwhile.
+        let is_tiered = partition.snapshot().tiered;
+        let to = if is_tiered { partition.commit_log_start(snapshot.leader_epoch, to).await? } else { to };
         partition.apply_log_start(to).await?;
         Ok(partition.snapshot().log_start)
+    }
+
+    /// Commits the log start of a tiered partition where it is above the committed one: records were deleted before the topic
+    /// became tiered. No upload is accepted before.
+    ///
+    /// # Errors
+    /// The controller refused, or cannot be reached.
+    pub async fn commit_own_log_start(&self) -> Result<(), DeleteRecordsError> {
+        if let Some((leader_epoch, log_start)) = uncommitted_log_start(&self.inner) {
+            self.inner.commit_log_start(leader_epoch, log_start).await?;
+        }
+        Ok(())
     }
 }
 
@@ -380,7 +393,7 @@ fn headers(chunks: &[Bytes]) -> Vec<BatchHeader> {
 }
 
 /// Where a partition that becomes tiered stands apart from its image: its log start is to be committed first.
-pub(crate) fn uncommitted_log_start(partition: &Arc<Partition>) -> Option<(LeaderEpoch, Offset)> {
+fn uncommitted_log_start(partition: &Arc<Partition>) -> Option<(LeaderEpoch, Offset)> {
     let snapshot = partition.snapshot();
     let image = partition.image();
     let apart = snapshot.leading && image.tiered && snapshot.log_start > image.log_start;

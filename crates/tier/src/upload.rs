@@ -31,7 +31,7 @@ use tidelog_format::{
     manifest::SegmentObjectId,
     object::{BatchBytes, Gaps, ObjectIdentity, SegmentObject},
 };
-use tidelog_replica::{PartitionHandle, ProposeFailure, TieringError};
+use tidelog_replica::{DeleteRecordsError, PartitionHandle, ProposeFailure, TieringError};
 use tidelog_runtime::Permit;
 use tidelog_types::{LeaderEpoch, Offset, OffsetRange, TopicName, TopicPartition, limits};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -71,6 +71,8 @@ pub(crate) enum UploadError {
     Commit(#[from] CommitError),
     #[error("the move of entries to a page: {0}")]
     Spill(#[from] spill::SpillError),
+    #[error("the log start: {0}")]
+    LogStart(#[from] DeleteRecordsError),
     #[error("the log could not be sealed: {0}")]
     Seal(String),
 }
@@ -353,6 +355,11 @@ async fn upload_objects(
             continue;
         }
         let (Some(range), Some(leader_epoch)) = (plan.range, at.leader_epoch) else { return Ok(false) };
+        if range.base != at.image.manifest.tiered_end {
+            // The log starts above all that is committed: an object from there would be refused.
+            handle.commit_own_log_start().await?;
+            continue;
+        }
         if !context.take_room(handle, object_bytes(context, &at, range)) {
             return Ok(false);
         }

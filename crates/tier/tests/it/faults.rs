@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use tidelog_core::cluster::Command;
+use tidelog_core::cluster::{Command, ConfigChange, ConfigResource};
 use tidelog_sim::SimDisk;
 use tidelog_testkit::{StoreFault, StoreOperation};
 use tidelog_types::{ByteSize, TopicId};
@@ -298,6 +298,25 @@ fn a_shutdown_waits_for_what_is_on_the_way_and_not_longer() {
             1,
             "one came through, none was begun"
         );
+    });
+}
+
+#[test]
+fn a_log_start_whose_commit_failed_as_the_topic_became_tiered_is_committed_before_an_upload() {
+    with_node(26, async |context, _, node| {
+        let partition = node.create_topic("t", 1, &[("remote.storage.enable", "false")]).await;
+        sealed(context, &partition, 4).await;
+        partition.delete_records(Some(offset(2))).await.unwrap();
+        node.commands.fail(|command| matches!(command, Command::AdvanceLogStart { .. }), 1);
+        let change = ConfigChange::Set { value: "true".to_owned() };
+        let resource = ConfigResource::Topic { topic_id: partition.place().topic_id };
+        let changes = vec![("remote.storage.enable".to_owned(), change)];
+        node.propose(Command::AlterConfigs { resource, changes }).await;
+        node.until_tiered(&partition, 4).await;
+        assert_eq!(node.commands.to_fail(), 0, "the fault was met");
+        assert_eq!(node.image(partition.place()).log_start, offset(2));
+        assert_eq!(node.metric("tier_uploads_abandoned_total"), 0);
+        assert_eq!(node.records(&partition).await.len(), 2);
     });
 }
 
