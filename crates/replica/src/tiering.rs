@@ -97,7 +97,7 @@ impl PartitionHandle {
     ///
     /// # Errors
     /// The offsets are not there, not durable or not stable: look at [`PartitionHandle::upload_state`] again. A damaged
-    /// segment is an error and is never uploaded.
+    /// segment is never uploaded: a read ends before it, and one that begins in it is an error.
     pub async fn read_for_upload(
         &self,
         range: OffsetRange,
@@ -113,8 +113,12 @@ impl PartitionHandle {
         while read.next < range.end {
             let left = usize::try_from(bytes_max.saturating_sub(read.bytes)).unwrap_or(usize::MAX);
             let one_at_least = read.chunks.is_empty();
-            let part =
-                partition.log.read(read.next, left, range.end, one_at_least).await.map_err(not_read)?;
+            let part = match partition.log.read(read.next, left, range.end, one_at_least).await {
+                Ok(part) => part,
+                // What was read is good; what is wrong behind it is the next call's.
+                Err(LogReadError::Corrupt { .. } | LogReadError::Io { .. }) if !one_at_least => break,
+                Err(error) => return Err(not_read(error)),
+            };
             if part.chunks.is_empty() {
                 break;
             }
@@ -293,10 +297,23 @@ impl PartitionHandle {
         }
         // A log start never passes what is durable, also where the topic's high watermark does.
         partition.log.wait_synced(to).await?;
-        let to =
-            if snapshot.tiered { partition.commit_log_start(snapshot.leader_epoch, to).await? } else { to };
+        // The topic may have become tiered meanwhile.
+        let is_tiered = partition.snapshot().tiered;
+        let to = if is_tiered { partition.commit_log_start(snapshot.leader_epoch, to).await? } else { to };
         partition.apply_log_start(to).await?;
         Ok(partition.snapshot().log_start)
+    }
+
+    /// Commits the log start of a tiered partition where it is above the committed one: records were deleted before the topic
+    /// became tiered. No upload is accepted before.
+    ///
+    /// # Errors
+    /// The controller refused, or cannot be reached.
+    pub async fn commit_own_log_start(&self) -> Result<(), DeleteRecordsError> {
+        if let Some((leader_epoch, log_start)) = uncommitted_log_start(&self.inner) {
+            self.inner.commit_log_start(leader_epoch, log_start).await?;
+        }
+        Ok(())
     }
 }
 
@@ -376,7 +393,7 @@ fn headers(chunks: &[Bytes]) -> Vec<BatchHeader> {
 }
 
 /// Where a partition that becomes tiered stands apart from its image: its log start is to be committed first.
-pub(crate) fn uncommitted_log_start(partition: &Arc<Partition>) -> Option<(LeaderEpoch, Offset)> {
+fn uncommitted_log_start(partition: &Arc<Partition>) -> Option<(LeaderEpoch, Offset)> {
     let snapshot = partition.snapshot();
     let image = partition.image();
     let apart = snapshot.leading && image.tiered && snapshot.log_start > image.log_start;

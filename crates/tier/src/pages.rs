@@ -55,6 +55,16 @@ pub enum PageError {
     },
 }
 
+impl PageError {
+    /// Whether the store answered, and what it holds is not the page: asking again does not help.
+    pub(crate) const fn is_of_the_page(&self) -> bool {
+        match self {
+            Self::NotFound { .. } | Self::Damaged { .. } | Self::Foreign { .. } => true,
+            Self::Get(error) => matches!(error, GetError::Corrupt { .. }),
+        }
+    }
+}
+
 /// A page among all partitions'.
 type PageKey = (TopicPartition, PageId);
 

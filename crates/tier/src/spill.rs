@@ -1,7 +1,7 @@
 //! The oldest manifest entries to pages, so that the replicated state stays small however long the history.
 //!
 //! **Owns** the steps of a spill: read the last page, append, write a new key, propose the swap of its line. The last page is
-//! closed once the moved entries no longer fit; then a page of its own follows.
+//! closed once the moved entries no longer fit, or where it is lost or damaged; then a page of its own follows.
 //!
 //! Crash behaviour: a page that no line names is an orphan. A swap names the last line as it was read and exactly the oldest
 //! entries, so that two spills at once cannot both enter.
@@ -37,6 +37,16 @@ pub(crate) enum SpillError {
     Propose(#[from] ProposeFailure),
     #[error("{moved} entries do not fit one page")]
     TooLarge { moved: usize },
+}
+
+impl SpillError {
+    /// Whether it came to a put.
+    pub(crate) const fn is_behind_put(&self) -> bool {
+        match self {
+            Self::Put(_) | Self::Propose(_) => true,
+            Self::Page(_) | Self::TooLarge { .. } => false,
+        }
+    }
 }
 
 /// A page to write.
@@ -100,10 +110,19 @@ async fn new_page(
 ) -> Result<NewPage, SpillError> {
     let upload = context.next_upload();
     if let Some(last) = plan.last {
-        let held = context.page(topic, place, last.page).await?;
-        let entries: Vec<ManifestEntry> = held.iter().chain(&plan.moved).copied().collect();
-        if let Some(page) = sealed(context, place, PageId { base: last.range.base, upload }, entries, true) {
-            return Ok(page);
+        match context.page(topic, place, last.page).await {
+            Ok(held) => {
+                let entries: Vec<ManifestEntry> = held.iter().chain(&plan.moved).copied().collect();
+                let page = PageId { base: last.range.base, upload };
+                if let Some(page) = sealed(context, place, page, entries, true) {
+                    return Ok(page);
+                }
+            }
+            // What it listed cannot be read, and that is all that it costs: what follows gets another list.
+            Err(error) if error.is_of_the_page() => {
+                warn!(partition = %place, %topic, %error, "the last page is closed, since it cannot be read");
+            }
+            Err(error) => return Err(error.into()),
         }
     }
     let base = plan.moved.first().map_or(manifest.tiered_end, |entry| entry.range.base);

@@ -4,6 +4,8 @@
 //! `tidelog_core::sweep`'s. A key that is none of ours is counted and left alone, and so is everything that a page which cannot
 //! be read might list.
 //!
+//! A page that cannot be read and an object that cannot be deleted keep nothing else: the sweep goes on, and fails at its end.
+//!
 //! Where the bucket is a folder, a put whose process was killed leaves a file that no listing shows. Those go at the same age:
 //! nothing can name them, so they need no fence.
 
@@ -52,19 +54,21 @@ impl Sweeper {
         self.context.may_delete().await?;
         let store = &self.context.store;
         let (mut after, mut strangers): (Option<String>, u64) = (None, 0);
+        let mut failed = None;
         loop {
             let page = store.list(TOPICS, after.as_deref(), LIST_KEYS).await;
             let page = page.map_err(|error| TickError::new("the listing", error))?;
             let (found, unknown) = self.old_objects(&page);
             strangers += unknown;
-            self.sweep_page(found).await?;
+            self.sweep_page(found, &mut failed).await?;
             match page.objects.last() {
                 Some(last) if page.more => after = Some(last.key.clone()),
                 _ => break,
             }
         }
         self.context.metrics.strangers.set(strangers);
-        self.sweep_unfinished_puts().await
+        self.sweep_unfinished_puts().await?;
+        failed.map_or(Ok(()), Err)
     }
 
     /// Removes what puts of killed processes left in a folder, as far as it was to be one of our objects.
@@ -133,10 +137,10 @@ impl Sweeper {
     }
 
     /// Fences, reads linearizably, then deletes what nothing covers. What the image at hand covers is no suspect: if it left
-    /// the manifest meanwhile, the deletion queue has it.
-    async fn sweep_page(&self, found: Vec<Found>) -> Result<(), TickError> {
+    /// the manifest meanwhile, the deletion queue has it. The first of what fails for one object alone goes to `failed`.
+    async fn sweep_page(&self, found: Vec<Found>, failed: &mut Option<TickError>) -> Result<(), TickError> {
         let image = self.context.commands.image();
-        let suspects = self.uncovered(found, &image).await?;
+        let suspects = self.uncovered(found, &image, failed).await;
         if suspects.is_empty() {
             return Ok(());
         }
@@ -148,9 +152,11 @@ impl Sweeper {
         }
         let read = linearizable_image(&*self.context.commands).await;
         let image = read.map_err(|error| TickError::new("the read after the fence", error))?;
-        for orphan in self.uncovered(suspects, &image).await? {
-            let deleted = self.context.store.delete(&orphan.key).await;
-            deleted.map_err(|error| TickError::new("an orphan", error))?;
+        for orphan in self.uncovered(suspects, &image, failed).await {
+            if let Err(error) = self.context.store.delete(&orphan.key).await {
+                failed.get_or_insert(TickError::new("an orphan", error));
+                continue;
+            }
             self.context.metrics.orphans.inc();
             info!(key = %orphan.key, "an object that nothing names is deleted");
         }
@@ -158,11 +164,15 @@ impl Sweeper {
     }
 
     /// Those that nothing in `image` covers. Pages are read as far as they are needed.
-    async fn uncovered(&self, found: Vec<Found>, image: &MetadataImage) -> Result<Vec<Found>, TickError> {
+    async fn uncovered(
+        &self,
+        found: Vec<Found>,
+        image: &MetadataImage,
+        failed: &mut Option<TickError>,
+    ) -> Vec<Found> {
         let mut pages = PageEntries::new();
         let mut unreadable: BTreeSet<PageId> = BTreeSet::new();
         let mut rest = Vec::new();
-        let mut failed = None;
         for one in found {
             loop {
                 match coverage(&one.suspect, image, &pages) {
@@ -177,7 +187,7 @@ impl Sweeper {
                         match read.await {
                             Ok(entries) => drop(pages.insert(page, entries)),
                             Err(error) => {
-                                failed = Some(TickError::new("a page", error));
+                                failed.get_or_insert(TickError::new("a page", error));
                                 unreadable.insert(page);
                             }
                         }
@@ -185,7 +195,7 @@ impl Sweeper {
                 }
             }
         }
-        if rest.is_empty() { failed.map_or(Ok(rest), Err) } else { Ok(rest) }
+        rest
     }
 }
 

@@ -29,11 +29,11 @@ use tidelog_core::{
 use tidelog_format::{
     keys::ObjectKey,
     manifest::SegmentObjectId,
-    object::{BatchBytes, Gaps, ObjectIdentity},
+    object::{BatchBytes, Gaps, ObjectIdentity, SegmentObject},
 };
-use tidelog_replica::{PartitionHandle, ProposeFailure, TieringError};
+use tidelog_replica::{DeleteRecordsError, PartitionHandle, ProposeFailure, TieringError};
 use tidelog_runtime::Permit;
-use tidelog_types::{LeaderEpoch, Offset, OffsetRange, TopicName, TopicPartition};
+use tidelog_types::{LeaderEpoch, Offset, OffsetRange, TopicName, TopicPartition, limits};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tracing::{debug, error, info, warn};
 
@@ -71,6 +71,8 @@ pub(crate) enum UploadError {
     Commit(#[from] CommitError),
     #[error("the move of entries to a page: {0}")]
     Spill(#[from] spill::SpillError),
+    #[error("the log start: {0}")]
+    LogStart(#[from] DeleteRecordsError),
     #[error("the log could not be sealed: {0}")]
     Seal(String),
 }
@@ -89,6 +91,10 @@ struct State {
     running: Mutex<BTreeSet<TopicPartition>>,
     /// Where damage was reported, so that it is reported once.
     damaged: Mutex<BTreeMap<TopicPartition, Offset>>,
+    /// Partitions that are due and whose last turn ended before it asked the store to take anything.
+    unput: Mutex<BTreeSet<TopicPartition>>,
+    /// The partition that was tried last while the store was known to take none.
+    tried: Mutex<Option<TopicPartition>>,
     /// A partition found no slot: the next one that is free wakes the task.
     starved: AtomicBool,
     gauges: Mutex<LagGauges>,
@@ -115,6 +121,27 @@ impl Drop for Turn {
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl State {
+    /// Forgets what is not due any more. While the store takes none, whoever ended before a put the last time finds nothing out, and
+    /// is left out unless there is no other; the others come in turn, behind the one that was tried last.
+    fn prefer_those_that_put(&self, due: &mut Vec<(u64, PartitionHandle)>, takes_none: bool) {
+        let mut unput = lock(&self.unput);
+        if !unput.is_empty() {
+            let places: BTreeSet<TopicPartition> = due.iter().map(|(_, handle)| handle.place()).collect();
+            unput.retain(|place| places.contains(place));
+        }
+        if !takes_none {
+            return;
+        }
+        if unput.len() < due.len() {
+            due.retain(|(_, handle)| !unput.contains(&handle.place()));
+        }
+        let tried = *lock(&self.tried);
+        let last = due.iter().position(|(_, handle)| Some(handle.place()) == tried);
+        due.rotate_left(last.map_or(0, |last| last + 1));
+    }
 }
 
 impl Uploader {
@@ -147,16 +174,16 @@ impl Uploader {
         lock(&self.state.gauges).set(self.context.metrics.registry(), &topics);
         due.sort_by_key(|(age_ms, handle)| (std::cmp::Reverse(*age_ms), handle.place()));
         // Each turn reads, checks and assembles an object. While the store is known to take none, one at a time finds out
-        // when it does again: one that gets as far as the store.
+        // when it does again.
         let takes_none = self.context.store.health().writes_outage().is_some();
-        if takes_none {
-            let damaged = lock(&self.state.damaged);
-            due.retain(|(_, handle)| !damaged.contains_key(&handle.place()));
-        }
+        self.state.prefer_those_that_put(&mut due, takes_none);
         for (_, handle) in due {
             let place = handle.place();
             if takes_none && !lock(&self.state.running).is_empty() {
                 break;
+            }
+            if takes_none {
+                *lock(&self.state.tried) = Some(place);
             }
             if lock(&self.state.running).contains(&place) {
                 continue;
@@ -201,7 +228,13 @@ impl Task for Uploader {
 impl Turn {
     async fn run(self, handle: PartitionHandle, committer: Committer) {
         let metrics = &self.context.metrics;
-        let outcome = upload_partition(&self.context, &handle, &committer).await;
+        let mut progress = Progress::default();
+        let outcome = upload_partition(&self.context, &handle, &committer, &mut progress).await;
+        if progress.has_put {
+            lock(&self.state.unput).remove(&self.place);
+        } else {
+            lock(&self.state.unput).insert(self.place);
+        }
         match outcome {
             Ok(more) => {
                 lock(&self.state.damaged).remove(&self.place);
@@ -261,11 +294,43 @@ fn overtaken(error: &UploadError, known: bool) -> Option<Overtaken> {
     matches!(refusal, Refusal::SpillMismatch { .. }).then_some(Overtaken::ManifestMoved)
 }
 
+/// What a turn did so far.
+#[derive(Default)]
+struct Progress {
+    /// It asked the store to take something, whatever came of it.
+    has_put: bool,
+    /// Why entries did not move to a page. The manifest has room for more than where a spill begins, so uploads go on.
+    unspilled: Option<spill::SpillError>,
+}
+
+impl Progress {
+    async fn spill(&mut self, context: &Context, place: TopicPartition) {
+        match spill::spill_if_due(context, place).await {
+            Ok(has_put) => self.has_put |= has_put,
+            Err(error) => {
+                self.has_put |= error.is_behind_put();
+                self.unspilled = Some(error);
+            }
+        }
+    }
+}
+
 /// Uploads what a partition has, up to [`OBJECTS_PER_TURN`] objects. Answers whether more is left.
 async fn upload_partition(
     context: &Context,
     handle: &PartitionHandle,
     committer: &Committer,
+    progress: &mut Progress,
+) -> Result<bool, UploadError> {
+    let more = upload_objects(context, handle, committer, progress).await?;
+    progress.unspilled.take().map_or(Ok(more), |error| Err(error.into()))
+}
+
+async fn upload_objects(
+    context: &Context,
+    handle: &PartitionHandle,
+    committer: &Committer,
+    progress: &mut Progress,
 ) -> Result<bool, UploadError> {
     let token = context.supervisor.shutdown_token();
     let lag_max = millis(context.config.upload_lag_max);
@@ -274,9 +339,15 @@ async fn upload_partition(
         if token.is_cancelled() || refusals > REFUSALS_PER_TURN_MAX {
             return Ok(false);
         }
-        spill::spill_if_due(context, handle.place()).await?;
+        if progress.unspilled.is_none() {
+            progress.spill(context, handle.place()).await;
+        }
         let image = context.commands.image();
         let Some(at) = Standing::of(handle, &image) else { return Ok(false) };
+        if progress.unspilled.is_some() && at.image.manifest.entries.len() >= limits::MANIFEST_ENTRIES_MAX {
+            // An object now would be refused.
+            return Ok(false);
+        }
         let view = at.upload_view(&context.retention_plan(&at));
         let plan = view.plan(context.clock.wall(), lag_max);
         if plan.seal_active {
@@ -284,10 +355,17 @@ async fn upload_partition(
             continue;
         }
         let (Some(range), Some(leader_epoch)) = (plan.range, at.leader_epoch) else { return Ok(false) };
+        if range.base != at.image.manifest.tiered_end {
+            // The log starts above all that is committed: an object from there would be refused.
+            handle.commit_own_log_start().await?;
+            continue;
+        }
         if !context.take_room(handle, object_bytes(context, &at, range)) {
             return Ok(false);
         }
-        match upload_object(context, handle, committer, &at, leader_epoch, range).await? {
+        let built = read_object(context, handle, &at, leader_epoch, range).await?;
+        progress.has_put = true;
+        match put_object(context, committer, &at, leader_epoch, built).await? {
             Ok(end) => debug!(partition = %at.place, %end, "a segment object is committed"),
             Err(
                 CommitRefusal::ManifestFull
@@ -313,15 +391,14 @@ fn object_bytes(context: &Context, at: &Standing, range: OffsetRange) -> u64 {
     context.config.object_target.get().min(local).saturating_add(SECTION_BYTES)
 }
 
-/// Uploads the first object of `range` and commits it. A refusal leaves the object abandoned.
-async fn upload_object(
+/// Reads the first object of `range`, with the memory that it takes.
+async fn read_object(
     context: &Context,
     handle: &PartitionHandle,
-    committer: &Committer,
     at: &Standing,
     leader_epoch: LeaderEpoch,
     range: OffsetRange,
-) -> Result<Result<Offset, CommitRefusal>, UploadError> {
+) -> Result<(SegmentObject, Permit), UploadError> {
     let target = context.config.object_target.get();
     let mut memory: Permit = context.memory.acquire(object_bytes(context, at, range)).await;
     let read = handle.read_for_upload(range, target).await?;
@@ -347,6 +424,17 @@ async fn upload_object(
     let gaps = if at.topic.cleanup_policy.compact { Gaps::Allowed } else { Gaps::Refused };
     let built = segment_object::assemble(identity, gaps, chunks, &aborted, &producers)?;
     memory.shrink_to(built.bytes());
+    Ok((built, memory))
+}
+
+/// Puts an object and commits it. A refusal leaves the object abandoned.
+async fn put_object(
+    context: &Context,
+    committer: &Committer,
+    at: &Standing,
+    leader_epoch: LeaderEpoch,
+    (built, memory): (SegmentObject, Permit),
+) -> Result<Result<Offset, CommitRefusal>, UploadError> {
     let entry = built.entry();
     let object = entry.object;
     let key = ObjectKey::Segment { topic: at.name.clone(), place: at.place, object }.to_string();

@@ -20,7 +20,6 @@ use crate::{
     observer::Progress,
     partition::{Partition, Sources},
     producers_form,
-    tiering::uncommitted_log_start,
 };
 
 /// A partition that an image places here.
@@ -375,9 +374,8 @@ impl ReplicaManager {
     /// A topic that becomes tiered first commits its leader's log start.
     async fn commit_log_starts(&self, partitions: Vec<PartitionHandle>) {
         for handle in partitions {
-            let Some((leader_epoch, log_start)) = uncommitted_log_start(&handle.inner) else { continue };
-            if let Err(error) = handle.inner.commit_log_start(leader_epoch, log_start).await {
-                // Tried again with the partition's next image; no upload commits below the log start before.
+            if let Err(error) = handle.commit_own_log_start().await {
+                // Tried again with the partition's next image, and by the first upload, which it keeps waiting.
                 warn!(partition = %handle.place(), %error, "could not commit the log start of a tiered partition");
             }
         }

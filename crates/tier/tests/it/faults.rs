@@ -2,13 +2,26 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use tidelog_core::cluster::Command;
+use tidelog_core::cluster::{Command, ConfigChange, ConfigResource};
+use tidelog_sim::SimDisk;
 use tidelog_testkit::{StoreFault, StoreOperation};
+use tidelog_types::{ByteSize, TopicId};
 
 use crate::node::{DEADLINE, Node, Setup, append, batch, now, offset, sealed, with_node};
 
 const fn is_commit(command: &Command) -> bool {
     matches!(command, Command::CommitSegments { .. })
+}
+
+/// The segments' files of the partition of the topic with this number, oldest first.
+fn segment_files(disk: &SimDisk, number: u8) -> Vec<PathBuf> {
+    let folder = format!("{}-0", TopicId::from_bytes([number; 16]));
+    let is_segment = |path: &PathBuf| {
+        path.to_string_lossy().contains(&folder) && path.extension().is_some_and(|end| end == "log")
+    };
+    let mut files: Vec<PathBuf> = disk.paths().into_iter().filter(is_segment).collect();
+    files.sort();
+    files
 }
 
 #[test]
@@ -181,15 +194,7 @@ fn a_damaged_segment_is_not_uploaded_and_keeps_no_other_from_it() {
             .await
             .unwrap();
         let disk = disk.kill();
-        let folder = format!("{}-0", tidelog_types::TopicId::from_bytes([1; 16]));
-        let file: PathBuf = disk
-            .paths()
-            .into_iter()
-            .find(|path| {
-                path.to_string_lossy().contains(&folder) && path.extension().is_some_and(|end| end == "log")
-            })
-            .expect("the segment is on disk");
-        disk.flip_bit(&file, 100, 3).unwrap();
+        disk.flip_bit(&segment_files(&disk, 1)[0], 100, 3).unwrap();
         setup.store.clear_plan();
         setup.tier.check_interval = Duration::from_secs(1);
         context
@@ -205,6 +210,47 @@ fn a_damaged_segment_is_not_uploaded_and_keeps_no_other_from_it() {
                 assert!(reported > 0, "it is reported");
                 assert!(node.status("bad").await.lag_bytes > 0);
                 assert_eq!(node.records(&good).await.len(), 20);
+            })
+            .await
+            .unwrap();
+    });
+}
+
+#[test]
+fn what_lies_before_a_damaged_segment_is_uploaded() {
+    // All of it would fit one object.
+    tidelog_sim::run(25, |context| async move {
+        let mut setup = Setup::new(&context);
+        setup.tier.object_target = ByteSize::mib(1);
+        setup.store.plan(StoreOperation::Put, "", 0, u32::MAX, StoreFault::FailBefore);
+        context
+            .life(&context.disk, async |supervisor| {
+                let node = Node::start(&setup, &context.disk, supervisor).await;
+                let partition = node.create_topic("t", 1, &[]).await;
+                for _ in 0..2 {
+                    append(&partition, batch(now(&context), &["value"; 20])).await;
+                    partition.roll().await.unwrap();
+                }
+                append(&partition, batch(now(&context), &["next"])).await;
+                node.stop().await;
+            })
+            .await
+            .unwrap();
+        let disk = context.disk.kill();
+        disk.flip_bit(&segment_files(&disk, 1)[1], 100, 3).unwrap();
+        setup.store.clear_plan();
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&setup, &disk, supervisor).await;
+                let partition = node.partition("t");
+                node.until_tiered(&partition, 20).await;
+                node.until("the damage is told", || {
+                    node.metric("tier_damaged_uploads_total") + node.metric("tier_upload_failures_total") > 0
+                })
+                .await;
+                node.pass(Duration::from_secs(10)).await;
+                assert_eq!(partition.snapshot().tiered_end, offset(20), "and never what is damaged");
+                assert_eq!(node.records(&partition).await.len(), 20);
             })
             .await
             .unwrap();
@@ -256,27 +302,68 @@ fn a_shutdown_waits_for_what_is_on_the_way_and_not_longer() {
 }
 
 #[test]
+fn a_log_start_whose_commit_failed_as_the_topic_became_tiered_is_committed_before_an_upload() {
+    with_node(26, async |context, _, node| {
+        let partition = node.create_topic("t", 1, &[("remote.storage.enable", "false")]).await;
+        sealed(context, &partition, 4).await;
+        partition.delete_records(Some(offset(2))).await.unwrap();
+        node.commands.fail(|command| matches!(command, Command::AdvanceLogStart { .. }), 1);
+        let change = ConfigChange::Set { value: "true".to_owned() };
+        let resource = ConfigResource::Topic { topic_id: partition.place().topic_id };
+        let changes = vec![("remote.storage.enable".to_owned(), change)];
+        node.propose(Command::AlterConfigs { resource, changes }).await;
+        node.until_tiered(&partition, 4).await;
+        assert_eq!(node.commands.to_fail(), 0, "the fault was met");
+        assert_eq!(node.image(partition.place()).log_start, offset(2));
+        assert_eq!(node.metric("tier_uploads_abandoned_total"), 0);
+        assert_eq!(node.records(&partition).await.len(), 2);
+    });
+}
+
+#[test]
 fn a_store_that_takes_no_writes_is_tried_by_one_partition_at_a_time() {
-    with_node(19, async |context, setup, node| {
-        let mut partitions = Vec::new();
+    tidelog_sim::run(19, |context| async move {
+        let setup = Setup::new(&context);
         setup.store.plan(StoreOperation::Put, ".seg", 0, u32::MAX, StoreFault::FailBefore);
-        for (number, name) in (1..).zip(["one", "two", "three"]) {
-            let partition = node.create_topic(name, number, &[]).await;
-            sealed(context, &partition, 1).await;
-            partitions.push(partition);
-        }
-        node.until("the store is away", || node.metric("object_store_up") == 0).await;
-        let failures = node.metric("tier_upload_failures_total");
-        node.until("those under way gave up", || node.metric("tier_upload_failures_total") >= failures + 4)
-            .await;
-        for _ in 0..20 {
-            node.pass(Duration::from_secs(1)).await;
-            assert!(node.metric("tier_uploads_running") <= 1);
-        }
-        setup.store.clear_plan();
-        for partition in &partitions {
-            node.until_tiered(partition, 1).await;
-        }
-        assert_eq!(node.metric("object_store_up"), 1);
+        let names = ["rotten", "one", "two", "three"];
+        context
+            .life(&context.disk, async |supervisor| {
+                let node = Node::start(&setup, &context.disk, supervisor).await;
+                for (number, name) in (1..).zip(names) {
+                    let partition = node.create_topic(name, number, &[]).await;
+                    append(&partition, batch(now(&context), &["value"; 20])).await;
+                    partition.roll().await.unwrap();
+                    append(&partition, batch(now(&context), &["next"])).await;
+                    node.pass(Duration::from_secs(1)).await;
+                }
+                node.stop().await;
+            })
+            .await
+            .unwrap();
+        let disk = context.disk.kill();
+        // The one that waits longest never gets as far as the store.
+        disk.flip_bit(&segment_files(&disk, 1)[0], 100, 3).unwrap();
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&setup, &disk, supervisor).await;
+                node.until("the store is away", || node.metric("object_store_up") == 0).await;
+                let puts = |name: &str| setup.store.count(StoreOperation::Put, &format!("topics/{name}-"));
+                node.until("those under way gave up", || node.metric("tier_uploads_running") <= 1).await;
+                let before = names.map(puts);
+                for _ in 0..30 {
+                    node.pass(Duration::from_secs(1)).await;
+                    assert!(node.metric("tier_uploads_running") <= 1);
+                }
+                let after = names.map(puts);
+                assert_eq!(after[0], before[0]);
+                assert!((1..4).all(|of| after[of] > before[of]), "each in turn: {before:?}, then {after:?}");
+                setup.store.clear_plan();
+                for name in &names[1..] {
+                    node.until_tiered(&node.partition(name), 20).await;
+                }
+                assert_eq!(node.metric("object_store_up"), 1);
+            })
+            .await
+            .unwrap();
     });
 }

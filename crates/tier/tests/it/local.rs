@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tidelog_core::cluster::Command;
 use tidelog_testkit::{StoreFault, StoreOperation};
 use tidelog_types::ByteSize;
 
@@ -35,7 +36,12 @@ fn a_full_disk_evicts_the_oldest_across_partitions_and_only_what_is_uploaded() {
                     (offset(0), offset(0))
                 );
                 assert_eq!(node.metric("tier_local_disk_excess_bytes"), all - 400);
+                // So that both are in the bucket when the first may go, whichever was tried first.
+                node.commands.hold(|command| matches!(command, Command::CommitSegments { .. }));
                 setup.store.clear_plan();
+                node.until("an object waits for its commit", || node.commands.waiting() == 1).await;
+                node.pass(Duration::from_secs(5)).await;
+                node.commands.release();
                 node.until_tiered(&old, 4).await;
                 node.until_tiered(&young, 4).await;
                 node.until("it is below the limit", || old.local_bytes() + young.local_bytes() <= 400).await;

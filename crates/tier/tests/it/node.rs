@@ -47,6 +47,7 @@ pub(crate) struct HeldCommands {
     controller: Controller,
     held: Arc<Mutex<Option<Which>>>,
     lost: Arc<Mutex<Option<(Which, u32)>>>,
+    failed: Arc<Mutex<Option<(Which, u32)>>>,
     waiting: Arc<Mutex<usize>>,
     released: Arc<Notify>,
 }
@@ -62,15 +63,14 @@ impl HeldCommands {
         *self.lost.lock().unwrap() = Some((of, count));
     }
 
-    /// Whether the outcome of a proposal is to be lost.
-    fn loses(&self, command: &Command) -> bool {
-        match &mut *self.lost.lock().unwrap() {
-            Some((of, count)) if *count > 0 && of(command) => {
-                *count -= 1;
-                true
-            }
-            _ => false,
-        }
+    /// The next `count` proposals of which `of` says so are not made.
+    pub(crate) fn fail(&self, of: Which, count: u32) {
+        *self.failed.lock().unwrap() = Some((of, count));
+    }
+
+    /// How many proposals are still to fail.
+    pub(crate) fn to_fail(&self) -> u32 {
+        self.failed.lock().unwrap().map_or(0, |(_, count)| count)
     }
 
     pub(crate) fn release(&self) {
@@ -81,6 +81,17 @@ impl HeldCommands {
     /// How many proposals wait.
     pub(crate) fn waiting(&self) -> usize {
         *self.waiting.lock().unwrap()
+    }
+}
+
+/// Whether a proposal is one of those that are meant.
+fn takes(planned: &Mutex<Option<(Which, u32)>>, command: &Command) -> bool {
+    match &mut *planned.lock().unwrap() {
+        Some((of, count)) if *count > 0 && of(command) => {
+            *count -= 1;
+            true
+        }
+        _ => false,
     }
 }
 
@@ -103,7 +114,10 @@ impl Metadata for HeldCommands {
                 released.await;
                 *this.waiting.lock().unwrap() -= 1;
             }
-            let loses = this.loses(&command);
+            if takes(&this.failed, &command) {
+                return Err(ProposeFailure::Unavailable("it is busy".to_owned()));
+            }
+            let loses = takes(&this.lost, &command);
             let outcome = Metadata::propose(&this.controller, command).await;
             if loses { Err(ProposeFailure::Unknown("the answer was lost".to_owned())) } else { outcome }
         })
@@ -209,6 +223,7 @@ impl Node {
             controller: controller.clone(),
             held: Arc::default(),
             lost: Arc::default(),
+            failed: Arc::default(),
             waiting: Arc::default(),
             released: Arc::default(),
         };
@@ -216,7 +231,7 @@ impl Node {
             config,
             log.clone(),
             recovered,
-            Arc::new(controller.clone()),
+            Arc::new(commands.clone()),
             Arc::clone(&clock),
             supervisor.clone(),
             &registry,

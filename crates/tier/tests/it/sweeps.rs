@@ -12,6 +12,9 @@ use crate::{
     node::{Node, Setup, sealed, with_node},
 };
 
+/// Keys of one page of the sweep's listing.
+const LISTED_AT_ONCE: usize = 1_000;
+
 #[test]
 fn an_upload_whose_commit_is_held_while_the_sweep_passes_is_begun_anew() {
     // C8
@@ -94,6 +97,59 @@ fn orphans_go_at_their_age_and_strangers_never() {
         node.until_tiered(&partition, 21).await;
         assert_eq!(node.metric("tier_uploads_abandoned_total"), 0);
         assert_eq!(node.entries(&partition).await[20].object.upload.sequence, UploadSequence(900_001));
+    });
+}
+
+#[test]
+fn what_cannot_be_read_or_deleted_keeps_no_orphan_behind_it() {
+    tidelog_sim::run(65, |context| async move {
+        let setup = Setup::new(&context);
+        context
+            .life(&context.disk, async |supervisor| {
+                let node = Node::start(&setup, &context.disk, supervisor).await;
+                let (first, last) =
+                    (node.create_topic("t", 1, &[]).await, node.create_topic("z", 2, &[]).await);
+                sealed(&context, &first, 20).await;
+                sealed(&context, &last, 1).await;
+                node.until_tiered(&first, 20).await;
+                node.until_tiered(&last, 1).await;
+                node.until("entries moved", || !node.image(first.place()).manifest.lines.is_empty()).await;
+                // Between them so many keys that they are of two pages of a listing.
+                for number in 0..LISTED_AT_ONCE {
+                    let key = format!("topics/u/{number:04}");
+                    node.client.put_new(&key, vec!["x".into()]).await.unwrap();
+                }
+                let named = node.entries(&last).await[0].object;
+                for sequence in [900_000, 900_001] {
+                    let upload = UploadId { sequence: UploadSequence(sequence), ..named.upload };
+                    let object = SegmentObjectId { upload, ..named };
+                    let orphan = key("z", last.place(), &ObjectName::Segment { object });
+                    node.client.put_new(&orphan, vec!["x".into()]).await.unwrap();
+                }
+                node.stop().await;
+            })
+            .await
+            .unwrap();
+        let disk = context.disk.kill();
+        setup.store.plan(StoreOperation::Get, ".page", 0, u32::MAX, StoreFault::NotFound);
+        setup.store.plan(StoreOperation::Delete, "900000", 0, u32::MAX, StoreFault::FailBefore);
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&setup, &disk, supervisor).await;
+                node.until("the other goes", || node.metric("tier_orphans_deleted_total") == 1).await;
+                let page = node.client.list("topics/z-", None, 10).await.unwrap();
+                let keys: Vec<String> = page.objects.into_iter().map(|listed| listed.key).collect();
+                assert_eq!(keys.iter().filter(|key| key.contains("900000")).count(), 1, "{keys:?}");
+                assert_eq!(keys.iter().filter(|key| key.contains("900001")).count(), 0, "{keys:?}");
+                let named = node.client.list("topics/t-", None, 100).await.unwrap().objects;
+                assert_eq!(named.iter().filter(|listed| listed.key.ends_with(".seg")).count(), 20);
+                let failed = "tier_task_failures_total{task=\"tier-sweep\"}";
+                node.until("it is told", || node.metric(failed) > 0).await;
+                setup.store.clear_plan();
+                node.until("all go", || node.metric("tier_orphans_deleted_total") == 2).await;
+            })
+            .await
+            .unwrap();
     });
 }
 
