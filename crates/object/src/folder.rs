@@ -4,6 +4,9 @@
 //! number; synced; linked to its key, which fails where there is one; and its folder synced. It is the way of every other put,
 //! so that what a killed process leaves is found alike ([`crate::UnfinishedPuts`]).
 //!
+//! A sync that failed is never tried again and believed: the kernel tells of a lost write once. So a link whose folder was not
+//! synced is removed, and the next try makes a new file. Until a put has ended, nobody is told of its object.
+//!
 //! Nothing here is cancelled: what was begun ends by itself, and holds its room ([`FolderRoom`]) until then, also where nobody
 //! waits for it any more.
 
@@ -185,6 +188,7 @@ impl ObjectStore for FolderStore {
 
     async fn get_opts(&self, key: &Path, options: GetOptions) -> Result<GetResult> {
         let exchange = exchange_of(&options.extensions);
+        self.room.no_turn(key, &exchange).await;
         let permit = self.room.read(&exchange).await;
         let (files, key) = (self.files.clone(), key.clone());
         self.run(permit, async move { files.get_opts(&key, options).await }).await
@@ -254,8 +258,19 @@ impl FolderStore {
         // Where it cannot be removed, it is found as one that was left behind.
         let _ = fs::remove_file(&aside);
         let folder = place.parent().unwrap_or(place);
-        done?;
-        self.sync.path(folder).map_err(failed)
+        match done {
+            Ok(()) => self.sync.path(folder).map_err(|error| {
+                // The next try is a new file. Where this cannot be removed, it is synced before it counts.
+                let _ = fs::remove_file(place);
+                failed(error)
+            }),
+            // It counts as put once this is answered, whoever put it and whatever came of that.
+            Err(exists @ Error::AlreadyExists { .. }) => {
+                self.sync.path(place).and_then(|()| self.sync.path(folder)).map_err(failed)?;
+                Err(exists)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn new_file_beside(&self, place: &FilePath) -> Result<(File, PathBuf)> {
@@ -277,11 +292,15 @@ impl FolderStore {
         }
     }
 
-    /// Makes a folder and those above it that are missing, durably.
+    /// Makes a folder and those above it that are missing, durably; or none.
     fn make_folders(&self, folder: &FilePath) -> io::Result<()> {
         let missing: Vec<&FilePath> = folder.ancestors().take_while(|above| !above.exists()).collect();
         fs::create_dir_all(folder)?;
-        missing.iter().filter_map(|made| made.parent()).try_for_each(|above| self.sync.path(above))
+        let mut above = missing.iter().filter_map(|made| made.parent());
+        above.try_for_each(|above| self.sync.path(above)).inspect_err(|_| {
+            // One that holds something already stays.
+            let _ = missing.iter().try_for_each(fs::remove_dir);
+        })
     }
 }
 

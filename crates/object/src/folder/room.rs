@@ -109,6 +109,12 @@ impl FolderRoom {
         Turn { turns: Arc::clone(&self.turns), key: key.clone() }
     }
 
+    /// Waits until no put of a key runs: before its end nobody knows whether what is seen of it is durable.
+    pub(crate) async fn no_turn(&self, key: &Path, exchange: &Exchange) {
+        let free = self.until_free(|taken| !taken.contains(key));
+        self.while_others_move(exchange, free).await;
+    }
+
     async fn until_free(&self, is_free: impl Fn(&mut BTreeSet<Path>) -> bool) {
         loop {
             // Before the look: an end behind it is not missed.

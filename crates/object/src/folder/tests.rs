@@ -147,3 +147,47 @@ fn a_folder_that_hangs_keeps_few_threads_and_one_file_of_a_key() {
         assert_eq!(names(folder.path()).len(), 20, "every object, and nothing beside");
     });
 }
+
+#[tokio::test]
+async fn a_folder_whose_sync_failed_holds_a_new_file_after_the_next_try() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, syncs, client) = rig(folder.path());
+    for bytes in [5, 2_000_000] {
+        let key = format!("t/{bytes}");
+        *syncs.failing.lock().unwrap() = Some(("t", 1));
+        let create = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+        fs::create_dir_all(folder.path().join("t")).unwrap();
+        let failed = store.put_opts(&Path::from(key.as_str()), payload(3, bytes), create).await;
+        assert!(matches!(failed, Err(Error::Generic { .. })), "{failed:?}");
+        assert!(!folder.path().join(&key).exists());
+        let aside = format!("{key}#1");
+        assert_eq!(syncs.take(), [aside.as_str(), "t"]);
+        *syncs.failing.lock().unwrap() = Some(("t", 1));
+        client.put_new(&key, chunks(bytes)).await.unwrap();
+        assert_eq!(syncs.take(), [aside.as_str(), "t", aside.as_str(), "t"]);
+        // One whose end nobody heard of is synced before it is told of.
+        client.put_new(&key, chunks(bytes)).await.unwrap();
+        assert_eq!(syncs.take(), [aside.as_str(), key.as_str(), "t"]);
+    }
+}
+
+#[tokio::test]
+async fn an_object_in_a_folder_that_is_not_synced_is_not_believed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, syncs, client) = rig(folder.path());
+    fs::create_dir(folder.path().join("unsynced")).unwrap();
+    *syncs.hanging.lock().unwrap() = Some(|path| path == "unsynced");
+    let put = client.put_new("unsynced/object", chunks(2_000_000)).await;
+    syncs.release();
+    assert!(matches!(put, Err(PutError::Unknown(_))), "{put:?}");
+    client.put_new("unsynced/object", chunks(2_000_000)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_new_folder_that_cannot_be_synced_is_new_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, syncs, client) = rig(folder.path());
+    *syncs.failing.lock().unwrap() = Some(("a", 1));
+    client.put_new("a/b/object", chunks(5)).await.unwrap();
+    assert_eq!(syncs.take(), ["a", "a", "", "a/b/object#1", "a/b"]);
+}
