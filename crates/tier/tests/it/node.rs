@@ -128,6 +128,8 @@ pub(crate) struct Setup {
     pub(crate) store: FaultyStore,
     pub(crate) tier: TierConfig,
     pub(crate) options: StoreOptions,
+    /// For pages that were read.
+    pub(crate) page_memory: ByteSize,
 }
 
 impl Setup {
@@ -158,6 +160,7 @@ impl Setup {
             client: None,
             tier,
             options,
+            page_memory: ByteSize::mib(8),
         }
     }
 }
@@ -238,7 +241,7 @@ impl Node {
             replica.clone(),
             Arc::new(commands.clone()),
             client.clone(),
-            ManifestPages::new(controller.cluster_id(), ByteSize::mib(8)),
+            ManifestPages::new(controller.cluster_id(), setup.page_memory),
             Arc::clone(&clock),
             rng,
             &supervisor,
