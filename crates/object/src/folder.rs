@@ -54,20 +54,22 @@ pub(crate) struct FolderStore {
     direct: Arc<DirectIo>,
     runtime: Option<Handle>,
     room: FolderRoom,
-    sync: Sync,
+    sync: FolderSync,
 }
+
+type SyncFile = dyn Fn(&File, &FilePath) -> io::Result<()> + Send + Sync;
 
 /// Makes a file or a folder durable.
 #[derive(Clone)]
-struct Sync(Arc<dyn Fn(&File, &FilePath) -> io::Result<()> + Send + std::marker::Sync>);
+struct FolderSync(Arc<SyncFile>);
 
-impl fmt::Debug for Sync {
+impl fmt::Debug for FolderSync {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sync").finish_non_exhaustive()
+        f.debug_struct("FolderSync").finish_non_exhaustive()
     }
 }
 
-impl Sync {
+impl FolderSync {
     fn path(&self, path: &FilePath) -> io::Result<()> {
         (self.0)(&File::open(path)?, path)
     }
@@ -81,7 +83,7 @@ impl FolderStore {
             direct: Arc::default(),
             runtime,
             room: FolderRoom::new(),
-            sync: Sync(Arc::new(|file, _| file.sync_all())),
+            sync: FolderSync(Arc::new(|file, _| file.sync_all())),
         }
     }
 

@@ -50,6 +50,8 @@ async fn a_put_that_fails_leaves_no_object() {
     assert!(matches!(refused, Err(Error::Generic { .. })), "{refused:?}");
 }
 
+type Hangs = fn(&str) -> bool;
+
 /// What the syncs of a store were asked for, and what becomes of them.
 #[derive(Default)]
 struct Syncs {
@@ -57,7 +59,7 @@ struct Syncs {
     /// Those of paths that end so fail, so many times.
     failing: Mutex<Option<(&'static str, u32)>>,
     /// Those of such paths hang.
-    hanging: Mutex<Option<fn(&str) -> bool>>,
+    hanging: Mutex<Option<Hangs>>,
     released: Condvar,
 }
 
@@ -91,7 +93,7 @@ impl Syncs {
 fn rig(folder: &FilePath) -> (FolderStore, Arc<Syncs>, ObjectClient) {
     let syncs = Arc::new(Syncs::default());
     let (root, asked) = (folder.canonicalize().unwrap(), Arc::clone(&syncs));
-    let sync = Sync(Arc::new(move |file, path| asked.sync(&root, file, path)));
+    let sync = FolderSync(Arc::new(move |file, path| asked.sync(&root, file, path)));
     let files = LocalFileSystem::new_with_prefix(folder).unwrap();
     let store = FolderStore { sync, ..FolderStore::new(files, None) };
     let options = StoreOptions {
