@@ -132,16 +132,22 @@ fn a_folder_that_hangs_keeps_few_threads_and_one_file_of_a_key() {
         *syncs.hanging.lock().unwrap() = Some(|path| path.contains('#'));
         let put_all =
             || join_all((0..20).map(|number| client.put_new(format!("k{number}").leak(), chunks(2_000_000))));
-        for put in put_all().await {
-            assert!(matches!(put, Err(PutError::Unknown(_) | PutError::Retriable(_))), "{put:?}");
-        }
+        // Room for other files of it is there.
+        let first = client.put_new("k0", chunks(2_000_000)).await;
+        let of_first = names(folder.path());
+        let all = put_all().await;
         let left = names(folder.path());
-        assert_eq!(left.len(), WRITES_AT_ONCE, "{left:?}");
-        assert!(left.iter().all(|name| name.ends_with("#1")), "{left:?}");
         // What is not the folder's is done meanwhile.
         let other = Handle::current().spawn_blocking(|| 7);
         let done = tokio::time::timeout(Duration::from_secs(20), other).await;
+        // Before anything may fail: the runtime waits for its threads.
         syncs.release();
+        for put in all.into_iter().chain([first]) {
+            assert!(matches!(put, Err(PutError::Unknown(_) | PutError::Retriable(_))), "{put:?}");
+        }
+        assert_eq!(of_first, ["k0#1"]);
+        assert_eq!(left.len(), WRITES_AT_ONCE, "{left:?}");
+        assert!(left.iter().all(|name| name.ends_with("#1")), "{left:?}");
         assert_eq!(done.expect("threads are free").unwrap(), 7);
         for put in put_all().await {
             put.unwrap();
