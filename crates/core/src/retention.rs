@@ -17,7 +17,7 @@
 
 use std::collections::BTreeMap;
 
-use tidelog_format::manifest::PageId;
+use tidelog_format::manifest::{PageId, PageLine};
 use tidelog_types::{Offset, OffsetRange, Timestamp, TopicPartition};
 
 use crate::{
@@ -45,8 +45,25 @@ pub struct RetentionView<'a> {
     pub manifest: &'a PartitionManifest,
     /// Pages that were read, with what they list.
     pub pages: &'a PageEntries,
+    /// What is known of the page at the log start, for where that is not at hand.
+    pub known: Option<PageStart>,
     /// The local segments, oldest first.
     pub segments: &'a [LocalSegment],
+}
+
+/// What of a page stays, once it was looked into: enough to tell when it has to be read again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageStart {
+    /// Which.
+    pub page: PageId,
+    /// Where that begins. A log start anywhere else makes this void.
+    pub from: Offset,
+    /// How old the first entry that stays is.
+    pub newest: Option<Timestamp>,
+    /// Bytes of that entry, from `from` on.
+    pub entry_bytes: u64,
+    /// Bytes of all that the page lists from `from` on.
+    pub bytes: u64,
 }
 
 /// What is to be done for retention.
@@ -60,6 +77,8 @@ pub struct RetentionPlan {
     pub bytes: u64,
     /// A page that must be read before more can be decided: only a part of what it lists may have to go.
     pub look_into: Option<PageId>,
+    /// A page that was read and whose rest stays: it is not needed before this says so ([`RetentionView::known`]).
+    pub stays: Option<PageStart>,
 }
 
 /// A part of the log that goes or stays as a whole.
@@ -75,6 +94,8 @@ struct Piece {
 enum PieceKind {
     /// A page that was not read: it goes as a whole or has to be looked into.
     Page(PageId),
+    /// An entry of a page that was read.
+    Listed(PageId),
     Entry,
     Sealed,
     Active,
@@ -99,10 +120,17 @@ impl RetentionView<'_> {
             match self.pages.get(&line.page) {
                 Some(entries) => {
                     for entry in entries.iter() {
-                        push(entry.range, entry.bytes, entry.max_timestamp, PieceKind::Entry);
+                        let kind = PieceKind::Listed(line.page);
+                        push(entry.range, entry.bytes, entry.max_timestamp, kind);
                     }
                 }
-                None => push(line.range, line.bytes, line.max_timestamp, PieceKind::Page(line.page)),
+                None => {
+                    let known = self.known_of(line);
+                    let range =
+                        known.map_or(line.range, |known| OffsetRange { base: known.from, ..line.range });
+                    let bytes = known.map_or(line.bytes, |known| known.bytes);
+                    push(range, bytes, line.max_timestamp, PieceKind::Page(line.page));
+                }
             }
         }
         for entry in &self.manifest.entries {
@@ -117,6 +145,21 @@ impl RetentionView<'_> {
         pieces
     }
 
+    fn known_of(&self, line: &PageLine) -> Option<PageStart> {
+        let from = self.log_start.max(line.range.base);
+        self.known.filter(|known| known.page == line.page && known.from == from)
+    }
+
+    /// Whether something that a page lists may go. Without the page nobody knows, but for what it said when it was read.
+    fn has_to_look_into(&self, page: PageId, now: Timestamp, keep: Keep, excess: u64) -> bool {
+        let mut lines = self.manifest.lines.iter();
+        let Some(known) = lines.find(|line| line.page == page).and_then(|line| self.known_of(line)) else {
+            return excess > 0 || keep.age_ms.is_some();
+        };
+        let expired = |age_ms| known.newest.is_some_and(|newest| now.millis_since(newest) > age_ms);
+        keep.age_ms.is_some_and(expired) || (excess > 0 && known.entry_bytes <= excess)
+    }
+
     /// Decides which of the oldest pieces go: those past their age, then as many as bring the size down to the limit
     /// without going below it, as Kafka does.
     #[must_use]
@@ -126,20 +169,32 @@ impl RetentionView<'_> {
         let mut excess = keep.bytes.map_or(0, |most| total.saturating_sub(most));
         let mut plan = RetentionPlan::default();
         for (index, piece) in pieces.iter().enumerate() {
-            let expired = keep.age_ms.is_some_and(|age_ms| {
-                // Records without a timestamp are as old as the next ones that have one.
-                let newest = pieces[index..].iter().find_map(|piece| piece.newest);
-                newest.is_some_and(|newest| now.millis_since(newest) > age_ms)
-            });
+            // Records without a timestamp are as old as the next ones that have one.
+            let newest = pieces[index..].iter().find_map(|piece| piece.newest);
+            let expired = keep
+                .age_ms
+                .is_some_and(|age_ms| newest.is_some_and(|newest| now.millis_since(newest) > age_ms));
             let too_much = excess > 0 && piece.bytes <= excess && piece.kind != PieceKind::Active;
             if piece.range.end > self.high_watermark {
                 break;
             }
             if !(expired || too_much) {
-                if let PieceKind::Page(page) = piece.kind
-                    && (excess > 0 || keep.age_ms.is_some())
-                {
-                    plan.look_into = Some(page);
+                match piece.kind {
+                    PieceKind::Page(page) if self.has_to_look_into(page, now, keep, excess) => {
+                        plan.look_into = Some(page);
+                    }
+                    PieceKind::Listed(page) => {
+                        let rest =
+                            pieces[index..].iter().take_while(|piece| piece.kind == PieceKind::Listed(page));
+                        plan.stays = Some(PageStart {
+                            page,
+                            from: piece.range.base.max(self.log_start),
+                            newest,
+                            entry_bytes: piece.bytes,
+                            bytes: rest.fold(0, |sum: u64, piece| sum.saturating_add(piece.bytes)),
+                        });
+                    }
+                    _ => {}
                 }
                 break;
             }

@@ -176,6 +176,12 @@ impl TopicEmptiness {
         let since = *self.empty_since.get_or_insert(store_time);
         store_time.millis_since(since) >= orphan_age_ms && store_time > since
     }
+
+    /// How long no listing can end this, as of one that was answered at `store_time`.
+    #[must_use]
+    pub fn left_ms(&self, store_time: Timestamp, orphan_age_ms: u64) -> u64 {
+        self.empty_since.map_or(0, |since| orphan_age_ms.saturating_sub(store_time.millis_since(since)))
+    }
 }
 
 /// Items that may be carried out now, `limit` at most, of each scope its first ones in order.

@@ -22,7 +22,7 @@ use tidelog_runtime::{Clock, Registry};
 use crate::{
     ChecksumMode, OpenError, StoreKind, StoreOptions, StoreUrl,
     credentials::ChainCredentials,
-    folder::FolderStore,
+    folder::{FolderRoom, FolderStore},
     http::{StoreDate, WatchedConnector},
 };
 
@@ -34,6 +34,8 @@ pub(crate) struct Backing {
     pub(crate) paged: Option<Arc<dyn PaginatedListStore>>,
     pub(crate) credentials: Option<Arc<ChainCredentials>>,
     pub(crate) date: StoreDate,
+    /// What reads of files take, where the store is a folder.
+    pub(crate) room: FolderRoom,
 }
 
 impl fmt::Debug for Backing {
@@ -47,7 +49,8 @@ impl fmt::Debug for Backing {
 
 impl Backing {
     pub(crate) fn of(kind: StoreKind, store: Arc<dyn ObjectStore>) -> Self {
-        Self { kind, store, paged: None, credentials: None, date: StoreDate::new() }
+        let (date, room) = (StoreDate::new(), FolderRoom::new());
+        Self { kind, store, paged: None, credentials: None, date, room }
     }
 }
 
@@ -98,7 +101,8 @@ fn open_folder(url: &StoreUrl, options: &StoreOptions) -> Result<Backing, OpenEr
     std::fs::create_dir_all(folder).map_err(unusable)?;
     let store =
         LocalFileSystem::new_with_prefix(folder).map_err(|error| unusable(std::io::Error::other(error)))?;
-    Ok(Backing::of(StoreKind::File, Arc::new(FolderStore::new(store, options.runtime.clone()))))
+    let store = FolderStore::new(store, options.runtime.clone());
+    Ok(Backing { room: store.room(), ..Backing::of(StoreKind::File, Arc::new(store)) })
 }
 
 async fn open_s3(
@@ -140,7 +144,8 @@ async fn open_s3(
     })?;
     let store = Arc::new(store);
     let paged = Arc::clone(&store) as Arc<dyn PaginatedListStore>;
-    Ok(Backing { kind: StoreKind::S3, store, paged: Some(paged), credentials: Some(credentials), date })
+    let backing = Backing::of(StoreKind::S3, store);
+    Ok(Backing { paged: Some(paged), credentials: Some(credentials), date, ..backing })
 }
 
 /// Tries, pauses and deadlines are the client's: `object_store` mistakes its own success for a rival's when it retries

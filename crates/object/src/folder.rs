@@ -1,12 +1,19 @@
-//! A store that is a folder: `object_store`'s, but for large new objects, which go past the page cache.
+//! A store that is a folder: `object_store`'s, but for new objects, whose way this owns.
 //!
-//! **Owns** the way of a large object to the disk: beside its key, under the key, a `#` and a number; synced; linked to its key,
-//! which fails where there is one; and its folder synced. It is the way of every other put, so that what a killed process leaves
-//! is found alike ([`crate::UnfinishedPuts`]).
+//! **Owns** the way of a new object to the disk, a large one past the page cache: beside its key, under the key, a `#` and a
+//! number; synced; linked to its key, which fails where there is one; and its folder synced. It is the way of every other put,
+//! so that what a killed process leaves is found alike ([`crate::UnfinishedPuts`]).
+//!
+//! A sync that failed is never tried again and believed: the kernel tells of a lost write once. So a link whose folder was not
+//! synced is removed, and the next try makes a new file. Until a put has ended, nobody is told of its object.
+//!
+//! Nothing here is cancelled: what was begun ends by itself, and holds its room ([`FolderRoom`]) until then, also where nobody
+//! waits for it any more.
 
 use std::{
     fmt,
     fs::{self, File, OpenOptions},
+    future::Future,
     io,
     ops::Range,
     path::{Path as FilePath, PathBuf},
@@ -15,17 +22,30 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::stream::BoxStream;
+use futures::{
+    StreamExt,
+    stream::{self, BoxStream},
+};
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
     ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
     local::LocalFileSystem, path::Path,
 };
 use tidelog_runtime::DirectIo;
-use tokio::runtime::Handle;
+use tokio::{
+    runtime::Handle,
+    sync::mpsc,
+    task::{JoinError, JoinHandle},
+};
 
-/// What is smaller is put by the library: a page of the manifest, a claim.
-const LARGE_BYTES: usize = 1024 * 1024;
+use crate::http::Exchange;
+
+mod room;
+
+pub(crate) use room::FolderRoom;
+
+/// Objects of a listing that are found before they are asked for: as many as the library finds in one go.
+const LISTED_AHEAD: usize = 1024;
 
 /// See the module.
 #[derive(Debug, Clone)]
@@ -33,12 +53,102 @@ pub(crate) struct FolderStore {
     files: LocalFileSystem,
     direct: Arc<DirectIo>,
     runtime: Option<Handle>,
+    room: FolderRoom,
+    sync: FolderSync,
+}
+
+type SyncFile = dyn Fn(&File, &FilePath) -> io::Result<()> + Send + Sync;
+
+/// Makes a file or a folder durable.
+#[derive(Clone)]
+struct FolderSync(Arc<SyncFile>);
+
+impl fmt::Debug for FolderSync {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FolderSync").finish_non_exhaustive()
+    }
+}
+
+impl FolderSync {
+    fn path(&self, path: &FilePath) -> io::Result<()> {
+        (self.0)(&File::open(path)?, path)
+    }
 }
 
 impl FolderStore {
-    /// What blocks is done on `runtime`, or where the put is made.
+    /// What blocks is done on `runtime`, or where the request is made.
     pub(crate) fn new(files: LocalFileSystem, runtime: Option<Handle>) -> Self {
-        Self { files: files.with_fsync(true), direct: Arc::default(), runtime }
+        Self {
+            files: files.with_fsync(true),
+            direct: Arc::default(),
+            runtime,
+            room: FolderRoom::new(),
+            sync: FolderSync(Arc::new(|file, _| file.sync_all())),
+        }
+    }
+
+    /// The room that whoever reads its files by itself takes, too.
+    pub(crate) fn room(&self) -> FolderRoom {
+        self.room.clone()
+    }
+
+    /// Begins what blocks; `held` is given back once it has ended.
+    fn begin<T: Send + 'static>(
+        &self,
+        held: impl Send + 'static,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> JoinHandle<Result<T>> {
+        let runtime = self.runtime.clone().unwrap_or_else(Handle::current);
+        runtime.spawn(async move {
+            let done = work.await;
+            drop(held);
+            done
+        })
+    }
+
+    async fn run<T: Send + 'static>(
+        &self,
+        held: impl Send + 'static,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        self.begin(held, work).await.map_err(broken_off)?
+    }
+
+    async fn delete_one(self, key: Path) -> Result<Path> {
+        let permit = self.room.write(&Exchange::new()).await;
+        let files = self.files.clone();
+        self.run(permit, async move { files.delete(&key).await.map(|()| key) }).await
+    }
+
+    /// Lists ahead of whoever asks, to the end or until nobody asks any more.
+    fn listed(
+        &self,
+        mut listing: BoxStream<'static, Result<ObjectMeta>>,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        let store = self.clone();
+        let found = async move {
+            let permit = store.room.listing().await;
+            let (sender, receiver) = mpsc::channel(LISTED_AHEAD);
+            let task = store.begin(permit, async move {
+                while let Some(found) = listing.next().await {
+                    if sender.send(found).await.is_err() {
+                        break;
+                    }
+                }
+                Ok(())
+            });
+            stream::unfold((receiver, Some(task)), |(mut receiver, task)| async move {
+                if let Some(found) = receiver.recv().await {
+                    return Some((found, (receiver, task)));
+                }
+                // One that broke off is no end: nothing behind it may be taken to be absent.
+                match task?.await {
+                    Ok(_) => None,
+                    Err(error) => Some((Err(broken_off(error)), (receiver, None))),
+                }
+            })
+        };
+        stream::once(found).flatten().boxed()
     }
 }
 
@@ -51,18 +161,23 @@ impl fmt::Display for FolderStore {
 #[async_trait]
 impl ObjectStore for FolderStore {
     async fn put_opts(&self, key: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
-        let is_plain = options.mode == PutMode::Create && options.attributes.is_empty();
-        if !is_plain || payload.content_length() < LARGE_BYTES {
-            return self.files.put_opts(key, payload, options).await;
+        let exchange = exchange_of(&options.extensions);
+        let turn = self.room.turn(key, &exchange).await;
+        let held = (turn, self.room.write(&exchange).await);
+        let (store, key) = (self.clone(), key.clone());
+        if options.mode != PutMode::Create || !options.attributes.is_empty() {
+            return self.run(held, async move { store.files.put_opts(&key, payload, options).await }).await;
         }
-        let place = self.files.path_to_filesystem(key)?;
-        let direct = Arc::clone(&self.direct);
-        let runtime = self.runtime.clone().unwrap_or_else(Handle::current);
-        let put = runtime.spawn_blocking(move || put_new(&direct, &place, payload.into_iter().collect()));
-        put.await.map_err(|error| failed(io::Error::other(error)))??;
-        // As a later look will have it.
-        let e_tag = self.files.head(key).await?.e_tag;
-        Ok(PutResult { e_tag, version: None, extensions: Default::default() })
+        let place = self.files.path_to_filesystem(&key)?;
+        let put = async move {
+            let files = store.files.clone();
+            let work = move || store.put_new(&place, payload.into_iter().collect(), &exchange);
+            Handle::current().spawn_blocking(work).await.map_err(broken_off)??;
+            // As a later look will have it.
+            let e_tag = files.head(&key).await?.e_tag;
+            Ok(PutResult { e_tag, version: None, extensions: Default::default() })
+        };
+        self.run(held, put).await
     }
 
     async fn put_multipart_opts(
@@ -74,19 +189,30 @@ impl ObjectStore for FolderStore {
     }
 
     async fn get_opts(&self, key: &Path, options: GetOptions) -> Result<GetResult> {
-        self.files.get_opts(key, options).await
+        let exchange = exchange_of(&options.extensions);
+        self.room.no_turn(key, &exchange).await;
+        let permit = self.room.read(&exchange).await;
+        let (files, key) = (self.files.clone(), key.clone());
+        self.run(permit, async move { files.get_opts(&key, options).await }).await
     }
 
     async fn get_ranges(&self, key: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.files.get_ranges(key, ranges).await
+        let permit = self.room.read(&Exchange::new()).await;
+        let (files, key, ranges) = (self.files.clone(), key.clone(), ranges.to_vec());
+        self.run(permit, async move { files.get_ranges(&key, &ranges).await }).await
     }
 
     fn delete_stream(&self, keys: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
-        self.files.delete_stream(keys)
+        let store = self.clone();
+        keys.then(move |key| {
+            let store = store.clone();
+            async move { store.delete_one(key?).await }
+        })
+        .boxed()
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.files.list(prefix)
+        self.listed(self.files.list(prefix))
     }
 
     fn list_with_offset(
@@ -94,67 +220,99 @@ impl ObjectStore for FolderStore {
         prefix: Option<&Path>,
         offset: &Path,
     ) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.files.list_with_offset(prefix, offset)
+        self.listed(self.files.list_with_offset(prefix, offset))
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.files.list_with_delimiter(prefix).await
+        let permit = self.room.listing().await;
+        let (files, prefix) = (self.files.clone(), prefix.cloned());
+        self.run(permit, async move { files.list_with_delimiter(prefix.as_ref()).await }).await
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.files.copy_opts(from, to, options).await
+        let permit = self.room.write(&Exchange::new()).await;
+        let (files, from, to) = (self.files.clone(), from.clone(), to.clone());
+        self.run(permit, async move { files.copy_opts(&from, &to, options).await }).await
     }
 
     async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
-        self.files.rename_opts(from, to, options).await
+        let permit = self.room.write(&Exchange::new()).await;
+        let (files, from, to) = (self.files.clone(), from.clone(), to.clone());
+        self.run(permit, async move { files.rename_opts(&from, &to, options).await }).await
     }
 }
 
-fn put_new(direct: &DirectIo, place: &FilePath, chunks: Vec<Bytes>) -> Result<()> {
-    let (file, aside) = new_file_beside(place)?;
-    let done = direct.write(&file, 0, chunks).and_then(|()| file.sync_all()).map_err(failed);
-    let done = done.and_then(|()| {
-        fs::hard_link(&aside, place).map_err(|source| match source.kind() {
-            io::ErrorKind::AlreadyExists => {
-                Error::AlreadyExists { path: place.display().to_string(), source: Box::new(source) }
+impl FolderStore {
+    /// Blocks.
+    fn put_new(&self, place: &FilePath, chunks: Vec<Bytes>, exchange: &Exchange) -> Result<()> {
+        let (file, aside) = self.new_file_beside(place)?;
+        let moved = |bytes| self.room.note_moved(exchange, bytes);
+        let written = self.direct.write_told(&file, 0, chunks, &moved);
+        let done = written.and_then(|()| (self.sync.0)(&file, &aside)).map_err(failed);
+        let done = done.and_then(|()| {
+            fs::hard_link(&aside, place).map_err(|source| match source.kind() {
+                io::ErrorKind::AlreadyExists => {
+                    Error::AlreadyExists { path: place.display().to_string(), source: Box::new(source) }
+                }
+                _ => failed(source),
+            })
+        });
+        // Where it cannot be removed, it is found as one that was left behind.
+        let _ = fs::remove_file(&aside);
+        let folder = place.parent().unwrap_or(place);
+        match done {
+            Ok(()) => self.sync.path(folder).map_err(|error| {
+                // The next try is a new file. Where this cannot be removed, it is synced before it counts.
+                let _ = fs::remove_file(place);
+                failed(error)
+            }),
+            // It counts as put once this is answered, whoever put it and whatever came of that.
+            Err(exists @ Error::AlreadyExists { .. }) => {
+                self.sync.path(place).and_then(|()| self.sync.path(folder)).map_err(failed)?;
+                Err(exists)
             }
-            _ => failed(source),
-        })
-    });
-    // Where it cannot be removed, it is found as one that was left behind.
-    let _ = fs::remove_file(&aside);
-    done?;
-    place.parent().map_or(Ok(()), sync_folder).map_err(failed)
-}
-
-fn new_file_beside(place: &FilePath) -> Result<(File, PathBuf)> {
-    let mut number = 1_u32;
-    loop {
-        let mut aside = place.as_os_str().to_owned();
-        aside.push(format!("#{number}"));
-        let aside = PathBuf::from(aside);
-        match OpenOptions::new().read(true).write(true).create_new(true).open(&aside) {
-            Ok(file) => return Ok((file, aside)),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                number = number.checked_add(1).ok_or_else(|| failed(error))?;
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                make_folders(place.parent().ok_or_else(|| failed(error))?).map_err(failed)?;
-            }
-            Err(error) => return Err(failed(error)),
+            Err(error) => Err(error),
         }
     }
+
+    fn new_file_beside(&self, place: &FilePath) -> Result<(File, PathBuf)> {
+        let mut number = 1_u32;
+        loop {
+            let mut aside = place.as_os_str().to_owned();
+            aside.push(format!("#{number}"));
+            let aside = PathBuf::from(aside);
+            match OpenOptions::new().read(true).write(true).create_new(true).open(&aside) {
+                Ok(file) => return Ok((file, aside)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    number = number.checked_add(1).ok_or_else(|| failed(error))?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    self.make_folders(place.parent().ok_or_else(|| failed(error))?).map_err(failed)?;
+                }
+                Err(error) => return Err(failed(error)),
+            }
+        }
+    }
+
+    /// Makes a folder and those above it that are missing, durably; or none.
+    fn make_folders(&self, folder: &FilePath) -> io::Result<()> {
+        let missing: Vec<&FilePath> = folder.ancestors().take_while(|above| !above.exists()).collect();
+        fs::create_dir_all(folder)?;
+        let mut above = missing.iter().filter_map(|made| made.parent());
+        above.try_for_each(|above| self.sync.path(above)).inspect_err(|_| {
+            // One that holds something already stays.
+            let _ = missing.iter().try_for_each(fs::remove_dir);
+        })
+    }
 }
 
-/// Makes a folder and those above it that are missing, durably.
-fn make_folders(folder: &FilePath) -> io::Result<()> {
-    let missing: Vec<&FilePath> = folder.ancestors().take_while(|above| !above.exists()).collect();
-    fs::create_dir_all(folder)?;
-    missing.iter().filter_map(|made| made.parent()).try_for_each(sync_folder)
+/// What is noted of a request.
+fn exchange_of(extensions: &object_store::Extensions) -> Exchange {
+    extensions.get::<Exchange>().cloned().unwrap_or_else(Exchange::new)
 }
 
-fn sync_folder(folder: &FilePath) -> io::Result<()> {
-    File::open(folder)?.sync_all()
+fn broken_off(error: JoinError) -> Error {
+    failed(io::Error::other(error))
 }
 
 fn failed(source: io::Error) -> Error {
@@ -162,44 +320,4 @@ fn failed(source: io::Error) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn payload(fill: u8, bytes: usize) -> PutPayload {
-        (0..bytes).step_by(300_007).map(|at| Bytes::from(vec![fill; 300_007.min(bytes - at)])).collect()
-    }
-
-    #[tokio::test]
-    async fn a_large_object_is_put_once_and_leaves_nothing_beside_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let store = FolderStore::new(LocalFileSystem::new_with_prefix(folder.path()).unwrap(), None);
-        let create = || PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        let key = Path::from("topics/t/0/object");
-        let put = store.put_opts(&key, payload(7, 3_000_001), create()).await.unwrap();
-        assert_eq!(store.head(&key).await.unwrap().e_tag, put.e_tag);
-        for bytes in [2_000_000, 5] {
-            let again = store.put_opts(&key, payload(8, bytes), create()).await;
-            assert!(matches!(again, Err(Error::AlreadyExists { .. })), "{bytes}");
-        }
-        assert_eq!(store.get(&key).await.unwrap().bytes().await.unwrap(), vec![7; 3_000_001]);
-        // The file of a put that was killed is no obstacle, and stays for whoever sweeps.
-        fs::write(folder.path().join("topics/t/0/other#1"), b"x").unwrap();
-        store.put_opts(&Path::from("topics/t/0/other"), payload(9, 1_048_576), create()).await.unwrap();
-        let mut names: Vec<_> = fs::read_dir(folder.path().join("topics/t/0"))
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
-        names.sort();
-        assert_eq!(names, ["object", "other", "other#1"]);
-    }
-
-    #[tokio::test]
-    async fn a_put_that_fails_leaves_no_object() {
-        let folder = tempfile::tempdir().unwrap();
-        let store = FolderStore::new(LocalFileSystem::new_with_prefix(folder.path()).unwrap(), None);
-        fs::write(folder.path().join("file"), b"no folder").unwrap();
-        let create = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        let refused = store.put_opts(&Path::from("file/object"), payload(1, 2_000_000), create).await;
-        assert!(matches!(refused, Err(Error::Generic { .. })), "{refused:?}");
-    }
-}
+mod tests;

@@ -30,6 +30,7 @@ impl PartitionHandle {
             // What the bucket holds of a topic that is not tiered any more is not retention's.
             manifest: &PartitionManifest::default(),
             pages: &PageEntries::default(),
+            known: None,
             segments: &self.local_segments(),
         };
         let plan = view.plan(partition.shared.clock.wall(), keep);

@@ -59,12 +59,28 @@ impl DirectIo {
     /// # Errors
     /// The file system's; any part may have been written.
     pub fn write(&self, file: &File, position: u64, chunks: Vec<Bytes>) -> io::Result<()> {
+        self.write_told(file, position, chunks, &|_| {})
+    }
+
+    /// As [`DirectIo::write`]; `told` is told how many bytes were taken, a MiB at a time.
+    ///
+    /// # Errors
+    /// As [`DirectIo::write`].
+    pub fn write_told(
+        &self,
+        file: &File,
+        position: u64,
+        chunks: Vec<Bytes>,
+        told: &dyn Fn(usize),
+    ) -> io::Result<()> {
         let total: usize = chunks.iter().map(Bytes::len).sum();
         let before = usize::try_from(position.next_multiple_of(BLOCK as u64) - position).unwrap_or(0);
         if total < BYTES_MIN.saturating_add(before) {
-            return write_buffered(file, position, &chunks);
+            write_buffered(file, position, &chunks)?;
+            told(total);
+            return Ok(());
         }
-        let Some(direct) = reopened(file, true) else { return write_buffered(file, position, &chunks) };
+        let direct = reopened(file, true);
         let mut chunks = Chunks { chunks, first: 0 };
         write_buffered(file, position, &chunks.take(before))?;
         let mut position = position.saturating_add(before as u64);
@@ -72,17 +88,24 @@ impl DirectIo {
         while left >= BLOCK {
             let bytes = left.min(WRITE_BYTES) / BLOCK * BLOCK;
             let parts = chunks.take(bytes);
-            match self.write_blocks(&direct, position, bytes, &parts) {
+            let written = match &direct {
+                Some(direct) => self.write_blocks(direct, position, bytes, &parts),
+                None => write_buffered(file, position, &parts),
+            };
+            match written {
                 // The file system takes the flag and not the write, or wrote a part of a block.
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                     write_buffered(file, position, &parts)?;
                 }
                 written => written?,
             }
+            told(bytes);
             position = position.saturating_add(bytes as u64);
             left -= bytes;
         }
-        write_buffered(file, position, &chunks.take(left))
+        write_buffered(file, position, &chunks.take(left))?;
+        told(before + left);
+        Ok(())
     }
 
     fn write_blocks(&self, file: &File, position: u64, bytes: usize, parts: &[Bytes]) -> io::Result<()> {

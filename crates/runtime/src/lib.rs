@@ -35,5 +35,5 @@ pub use log_limit::LogLimit;
 pub use metrics::Registry;
 pub use small_file::{ASIDE_SUFFIX, read_small, write_aside};
 pub use supervisor::{Supervisor, Task, TaskFailure};
-pub use threads::{Runtimes, RuntimesConfig};
+pub use threads::{BLOCKING_THREADS_MAX, Runtimes, RuntimesConfig};
 pub use tokio_util::sync::CancellationToken;

@@ -33,8 +33,8 @@ pub struct Runtimes {
 const BACK_NICE: i32 = 10;
 
 /// Threads for blocking work on each runtime. The back one runs codecs and the like, which are bound by cores; more
-/// threads than this would only share them.
-const BLOCKING_THREADS_MAX: usize = 16;
+/// threads than this would only share them. Whoever waits there for a device takes a part of them.
+pub const BLOCKING_THREADS_MAX: usize = 16;
 
 impl Runtimes {
     /// Starts both.

@@ -7,7 +7,7 @@ use std::sync::{
 
 use tidelog_core::{
     cluster::{MetadataImage, PartitionImage},
-    retention::{Keep, RetentionPlan, RetentionView},
+    retention::{Keep, PageStart, RetentionPlan, RetentionView},
     topic_config::TopicConfig,
     upload::{LocalSegment, PageEntries, UploadView},
 };
@@ -122,12 +122,23 @@ impl Context {
 
     /// What of a partition retention would take now, as far as the pages at hand tell.
     pub(crate) fn retention_plan(&self, at: &Standing) -> RetentionPlan {
+        self.retention_plan_with(at, PageEntries::new(), None)
+    }
+
+    /// As [`Context::retention_plan`], with pages that are at hand whether they are kept or not, and what is known of the page
+    /// at the log start.
+    pub(crate) fn retention_plan_with(
+        &self,
+        at: &Standing,
+        mut read: PageEntries,
+        known: Option<PageStart>,
+    ) -> RetentionPlan {
         let keep = retention_limits(&at.topic);
         if keep == Keep::default() {
             return RetentionPlan::default();
         }
-        let pages = self.pages.held(at.place, &at.image.manifest.lines);
-        at.retention_view(&pages).plan(self.clock.wall(), keep)
+        read.extend(self.pages.held(at.place, &at.image.manifest.lines));
+        RetentionView { known, ..at.retention_view(&read) }.plan(self.clock.wall(), keep)
     }
 }
 
@@ -186,6 +197,7 @@ impl Standing {
             high_watermark: self.snapshot.high_watermark,
             manifest: &self.image.manifest,
             pages,
+            known: None,
             segments: &self.segments,
         }
     }

@@ -4,7 +4,7 @@
 //! names is gone, and an error is never taken for absence.
 //!
 //! A topic's item is done when two listings of its folder an orphan age apart, by the store's clock, found nothing: an upload
-//! that was in flight when the topic was deleted has landed by then (B89).
+//! that was in flight when the topic was deleted has landed by then (B89). Between the two it is not listed.
 //!
 //! Crash behaviour: deleting what is gone is success, so that everything may be done again. When a topic's folder was first
 //! found empty is remembered by the process alone: a restart, or another node that takes over, waits the orphan age again.
@@ -12,6 +12,7 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use futures::future::BoxFuture;
@@ -52,10 +53,18 @@ enum ItemError {
     Page(#[from] PageError),
 }
 
+/// A deleted topic.
+#[derive(Default)]
+struct Emptied {
+    emptiness: TopicEmptiness,
+    /// By the monotonic clock: no listing before it can be the last one. The store's clock says which is.
+    listed_again_at: Duration,
+}
+
 /// The task.
 pub(crate) struct Deleter {
     context: Arc<Context>,
-    emptiness: Mutex<BTreeMap<TopicId, TopicEmptiness>>,
+    emptiness: Mutex<BTreeMap<TopicId, Emptied>>,
     /// The scope that had the last turn: the next tick begins behind it.
     last: Mutex<Option<DeletionScope>>,
 }
@@ -73,7 +82,7 @@ impl Deleter {
         let mut done = Vec::new();
         let mut failed = None;
         let mut plan = self.plan(&image);
-        plan.retain(|(scope, _)| self.is_ours(*scope, &image));
+        plan.retain(|(scope, _)| self.is_ours(*scope, &image) && self.is_due(*scope));
         if !plan.is_empty() {
             context.may_delete().await?;
         }
@@ -115,6 +124,13 @@ impl Deleter {
             }
             DeletionScope::Topic { .. } => self.context.does_cluster_work(image),
         }
+    }
+
+    /// A listing every tick over a whole orphan age would tell nothing that the last one does not.
+    fn is_due(&self, scope: DeletionScope) -> bool {
+        let DeletionScope::Topic { topic_id } = scope else { return true };
+        let now = self.context.clock.monotonic();
+        self.emptiness().get(&topic_id).is_none_or(|known| known.listed_again_at <= now)
     }
 
     /// Does one item. Answers whether it is done; a topic's folder must be found empty twice.
@@ -201,16 +217,20 @@ impl Deleter {
                 _ => break page.store_time,
             }
         };
+        let age_ms = millis(self.context.config.orphan_age);
+        let now = self.context.clock.monotonic();
         let mut emptiness = self.emptiness();
         let known = emptiness.entry(topic_id).or_default();
-        let done = known.listed(found == 0, store_time, millis(self.context.config.orphan_age));
+        let done = known.emptiness.listed(found == 0, store_time, age_ms);
+        let left = Duration::from_millis(known.emptiness.left_ms(store_time, age_ms));
+        known.listed_again_at = now.saturating_add(left);
         if found > 0 || done {
             info!(topic = %name, %topic_id, objects = found, done, "a deleted topic's objects go");
         }
         Ok(done)
     }
 
-    fn emptiness(&self) -> std::sync::MutexGuard<'_, BTreeMap<TopicId, TopicEmptiness>> {
+    fn emptiness(&self) -> std::sync::MutexGuard<'_, BTreeMap<TopicId, Emptied>> {
         self.emptiness.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

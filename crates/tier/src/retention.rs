@@ -3,14 +3,22 @@
 //! **Owns** the two tasks. *Retention* moves log starts of the partitions that this node leads, through the controller.
 //! *Eviction* deletes local segments of every partition that it hosts: below the log start, past `local.retention.*`, or
 //! oldest first when local disk holds more than it may. Both only ask the partition; it refuses what would lose a byte (T4).
+//!
+//! Retention reads a page of a manifest only to decide which part of it goes: behind the partitions that need none, so that a
+//! bucket that is away keeps no disk full, and then not again before the first entry that stayed may go.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use futures::future::BoxFuture;
 use tidelog_core::{
     cluster::MetadataImage,
-    retention::{DiskView, Keep, evictable_end, plan_disk, plan_local},
+    retention::{DiskView, Keep, PageStart, RetentionPlan, evictable_end, plan_disk, plan_local},
+    upload::PageEntries,
 };
+use tidelog_format::manifest::{ManifestEntry, PageId};
 use tidelog_replica::PartitionHandle;
 use tidelog_types::{Offset, TopicPartition};
 use tracing::{debug, info};
@@ -26,26 +34,120 @@ const PAGES_PER_TICK: usize = 4;
 /// Moves log starts by `retention.ms` and `retention.bytes`.
 pub(crate) struct Retention {
     context: Arc<Context>,
+    /// Of the page at each log start: when it is needed.
+    known: Mutex<BTreeMap<TopicPartition, PageStart>>,
+    /// The partition for which a page was wanted last: the next tick begins behind it.
+    last: Mutex<Option<TopicPartition>>,
 }
 
 impl Retention {
     pub(crate) fn new(context: Arc<Context>) -> Self {
-        Self { context }
+        Self { context, known: Mutex::default(), last: Mutex::default() }
     }
 
-    async fn apply(&self, handle: &PartitionHandle, image: &MetadataImage) -> Result<(), TickError> {
-        let context = &self.context;
-        let Some(at) = Standing::of(handle, image) else { return Ok(()) };
-        if at.leader_epoch.is_none() || !at.image.tiered {
-            return Ok(());
+    /// A partition that this is about.
+    fn standing(handle: &PartitionHandle, image: &MetadataImage) -> Option<Standing> {
+        Standing::of(handle, image).filter(|at| at.leader_epoch.is_some() && at.image.tiered)
+    }
+
+    fn plan(&self, at: &Standing, read: PageEntries) -> RetentionPlan {
+        let known = lock(&self.known).get(&at.place).copied();
+        let plan = self.context.retention_plan_with(at, read, known);
+        if let Some(stays) = plan.stays {
+            lock(&self.known).insert(at.place, stays);
         }
-        let mut plan = context.retention_plan(&at);
+        plan
+    }
+
+    /// Does what needs no page. Answers those whose plan needs one.
+    async fn at_hand(&self, image: &MetadataImage) -> (Vec<PartitionHandle>, Result<(), TickError>) {
+        let token = self.context.supervisor.shutdown_token();
+        let handles = self.context.partitions.partitions();
+        let places: BTreeSet<TopicPartition> = handles.iter().map(PartitionHandle::place).collect();
+        lock(&self.known).retain(|place, _| places.contains(place));
+        let (mut wanting, mut outcome) = (Vec::new(), Ok(()));
+        for handle in handles {
+            if token.is_cancelled() {
+                break;
+            }
+            let Some(at) = Self::standing(&handle, image) else { continue };
+            let plan = self.plan(&at, PageEntries::new());
+            if let Err(error) = self.apply(&handle, &at, &plan).await {
+                outcome = Err(error);
+            } else if plan.look_into.is_some() {
+                wanting.push(handle);
+            }
+        }
+        (wanting, outcome)
+    }
+
+    /// Reads the pages that are needed. While the bucket is known not to serve, one request finds out when it does again.
+    async fn with_pages(
+        &self,
+        mut wanting: Vec<PartitionHandle>,
+        image: &MetadataImage,
+    ) -> Result<(), TickError> {
+        let token = self.context.supervisor.shutdown_token();
+        let mut outcome = Ok(());
+        let last = *lock(&self.last);
+        wanting.sort_unstable_by_key(PartitionHandle::place);
+        let behind = wanting.partition_point(|handle| last.is_some_and(|last| handle.place() <= last));
+        wanting.rotate_left(behind);
+        for handle in wanting {
+            if token.is_cancelled() {
+                break;
+            }
+            *lock(&self.last) = Some(handle.place());
+            let Some(at) = Self::standing(&handle, image) else { continue };
+            if let Err(error) = self.look_into(&handle, &at).await {
+                outcome = Err(error);
+            }
+            if self.context.store.health().reads_outage().is_some() {
+                break;
+            }
+        }
+        outcome
+    }
+
+    async fn look_into(&self, handle: &PartitionHandle, at: &Standing) -> Result<(), TickError> {
+        // What was read counts, also where it is not kept.
+        let mut read = PageEntries::new();
+        let mut plan = self.plan(at, read.clone());
         for _ in 0..PAGES_PER_TICK {
             let Some(page) = plan.look_into else { break };
-            let read = context.page(&at.name, at.place, page).await;
-            read.map_err(|error| TickError::new(format!("retention of {}", at.place), error))?;
-            plan = context.retention_plan(&at);
+            read.insert(page, self.page(at, page).await?);
+            plan = self.plan(at, read.clone());
         }
+        self.apply(handle, at, &plan).await
+    }
+
+    async fn page(&self, at: &Standing, page: PageId) -> Result<Arc<[ManifestEntry]>, TickError> {
+        let context = &self.context;
+        let failed =
+            |error: &dyn std::fmt::Display| TickError::new(format!("retention of {}", at.place), error);
+        let health = context.store.health();
+        let is_away = health.reads_outage().is_some();
+        // All tries of one page would keep others waiting that need none.
+        let patience = async {
+            match is_away {
+                true => context.clock.sleep(context.config.check_interval).await,
+                false => drop(health.reads_fail().await),
+            }
+        };
+        tokio::select! {
+            // An answer that is there counts.
+            biased;
+            read = context.page(&at.name, at.place, page) => read.map_err(|error| failed(&error)),
+            () = patience => Err(failed(&"the bucket does not serve a page that it needs")),
+        }
+    }
+
+    async fn apply(
+        &self,
+        handle: &PartitionHandle,
+        at: &Standing,
+        plan: &RetentionPlan,
+    ) -> Result<(), TickError> {
         let Some(to) = plan.log_start.filter(|to| *to > at.log_start()) else { return Ok(()) };
         let failed =
             |error: &dyn std::fmt::Display| TickError::new(format!("retention of {}", at.place), error);
@@ -53,27 +155,23 @@ impl Retention {
             handle.roll().await.map_err(|error| failed(&error))?;
         }
         handle.advance_log_start(to).await.map_err(|error| failed(&error))?;
-        context.metrics.retention_bytes.add(plan.bytes);
+        self.context.metrics.retention_bytes.add(plan.bytes);
         info!(partition = %at.place, topic = %at.name, log_start = %to, bytes = plan.bytes, "retention moved the log start");
         Ok(())
     }
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Task for Retention {
     fn tick(self: Arc<Self>) -> BoxFuture<'static, Result<(), TickError>> {
         Box::pin(async move {
-            let token = self.context.supervisor.shutdown_token();
-            let image = self.context.commands.image();
-            let mut outcome = Ok(());
-            for handle in self.context.partitions.partitions() {
-                if token.is_cancelled() {
-                    break;
-                }
-                if let Err(error) = self.apply(&handle, &image).await {
-                    outcome = Err(error);
-                }
-            }
-            outcome
+            let (wanting, at_hand) = self.at_hand(&self.context.commands.image()).await;
+            // The log starts that were just moved count.
+            let with_pages = self.with_pages(wanting, &self.context.commands.image()).await;
+            at_hand.and(with_pages)
         })
     }
 }

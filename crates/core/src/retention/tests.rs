@@ -94,6 +94,7 @@ impl Log {
             high_watermark: offset(self.high_watermark),
             manifest: &self.manifest,
             pages: &self.pages,
+            known: None,
             segments: &self.segments,
         }
     }
@@ -187,6 +188,34 @@ fn a_page_goes_as_a_whole_or_is_looked_into() {
 }
 
 #[test]
+fn a_page_that_was_read_is_looked_into_again_only_when_its_first_entry_may_go() {
+    let read = log();
+    let by_age = |age_ms| Keep { age_ms: Some(age_ms), bytes: None };
+    let first = read.view().plan(time(12_500), by_age(2_000));
+    assert_eq!((first.log_start, first.look_into), (Some(offset(10)), None));
+    let known = first.stays.unwrap();
+    assert_eq!((known.from, known.newest), (offset(10), Some(time(11_000))));
+    assert_eq!((known.entry_bytes, known.bytes), (100, 300));
+    // It is at hand no more.
+    let moved = Log { log_start: 10, pages: PageEntries::default(), ..log() };
+    let view = |log_start| RetentionView { known: Some(known), log_start: offset(log_start), ..moved.view() };
+    let looks = |log_start, now_ms, keep| view(log_start).plan(time(now_ms), keep).look_into.is_some();
+    assert!(!looks(10, 13_000, by_age(2_000)), "the next one is just as old as it may be");
+    assert!(looks(10, 13_001, by_age(2_000)));
+    assert!(looks(10, 13_000, by_age(1_999)), "a limit that was changed counts at once");
+    assert!(looks(15, 12_500, by_age(2_000)), "the log start is elsewhere");
+    assert!(RetentionView { known: None, ..view(10) }.plan(time(0), by_age(1)).look_into.is_some());
+    // Seven pieces of a hundred bytes.
+    let by_size = |bytes| Keep { age_ms: None, bytes: Some(bytes) };
+    assert_eq!(view(10).total_bytes(), 700);
+    assert!(!looks(10, 0, by_size(601)));
+    assert!(looks(10, 0, by_size(600)));
+    // As a whole it goes unread.
+    assert_eq!(view(10).plan(time(15_001), by_age(2_000)).log_start, Some(offset(40)));
+    assert_eq!(view(10).plan(time(0), by_size(400)).log_start, Some(offset(40)));
+}
+
+#[test]
 fn records_without_a_timestamp_are_as_old_as_the_next_that_have_one() {
     let mut log = log();
     log.manifest.lines.clear();
@@ -205,6 +234,7 @@ fn a_log_without_a_bucket_goes_by_its_segments() {
             high_watermark: offset(high_watermark),
             manifest: &PartitionManifest::default(),
             pages: &PageEntries::default(),
+            known: None,
             segments: &(0..5).map(|index| local(index, index < 4)).collect::<Vec<_>>(),
         };
         let plan = view.plan(time(now_ms), Keep { age_ms, bytes });

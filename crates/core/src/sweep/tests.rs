@@ -300,8 +300,11 @@ fn a_deleted_topic_is_done_after_two_empty_listings_an_orphan_age_apart() {
     let at = Timestamp::from_millis;
     let mut emptiness = TopicEmptiness::default();
     assert!(!emptiness.listed(true, at(1_000), 100));
+    assert_eq!(emptiness.left_ms(at(1_000), 100), 100);
     assert!(!emptiness.listed(true, at(1_099), 100));
+    assert_eq!(emptiness.left_ms(at(1_099), 100), 1);
     assert!(!emptiness.listed(false, at(1_100), 100), "something landed: it begins anew");
+    assert_eq!(emptiness.left_ms(at(1_100), 100), 0);
     assert!(!emptiness.listed(true, at(1_150), 100));
     assert!(!emptiness.listed(true, at(1_249), 100));
     assert!(emptiness.listed(true, at(1_250), 100));

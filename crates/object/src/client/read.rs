@@ -192,10 +192,16 @@ impl Inner {
             let (file, few) = (Arc::clone(&file), few.to_vec());
             let range = first.start..last.end;
             let buffers = plan.as_ref().map(|plan| Arc::clone(&plan.buffers));
-            let read = runtime.spawn_blocking(move || read_pieces(&file, few, buffers.as_ref())).await;
+            let permit = self.backing.room.read(exchange).await;
+            let work = move || {
+                let read = read_pieces(&file, few, buffers.as_ref());
+                drop(permit);
+                read
+            };
+            let read = runtime.spawn_blocking(work).await;
             let read = read.map_err(io::Error::other).and_then(|read| read);
             let chunks = read.map_err(unread)?;
-            exchange.note_moved(chunks.iter().map(Bytes::len).sum());
+            self.backing.room.note_moved(exchange, chunks.iter().map(Bytes::len).sum());
             add_chunks(futures::stream::iter(chunks.into_iter().map(Ok)), &range, body).await?;
         }
         Ok(())

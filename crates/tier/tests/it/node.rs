@@ -142,6 +142,8 @@ pub(crate) struct Setup {
     pub(crate) store: FaultyStore,
     pub(crate) tier: TierConfig,
     pub(crate) options: StoreOptions,
+    /// For pages that were read.
+    pub(crate) page_memory: ByteSize,
 }
 
 impl Setup {
@@ -172,6 +174,7 @@ impl Setup {
             client: None,
             tier,
             options,
+            page_memory: ByteSize::mib(8),
         }
     }
 }
@@ -253,7 +256,7 @@ impl Node {
             replica.clone(),
             Arc::new(commands.clone()),
             client.clone(),
-            ManifestPages::new(controller.cluster_id(), ByteSize::mib(8)),
+            ManifestPages::new(controller.cluster_id(), setup.page_memory),
             Arc::clone(&clock),
             rng,
             &supervisor,

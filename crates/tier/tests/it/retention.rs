@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use tidelog_sim::Context;
 use tidelog_testkit::{StoreFault, StoreOperation};
+use tidelog_types::ByteSize;
 
 use crate::node::{Node, Setup, append, batch, now, offset, sealed, with_node};
 
@@ -115,5 +117,92 @@ fn size_takes_from_the_bucket_and_its_objects_go_after_their_grace() {
         node.until("the queue is empty", || node.controller.image().deletions().is_empty()).await;
         assert_eq!(node.keys(".seg").await.len(), 3);
         assert_eq!(node.records(&partition).await.len(), 3);
+    });
+}
+
+/// Topics of one page each at least.
+async fn topics_with_pages(node: &Node, context: &Context, names: &[&str], retention_ms: &str) {
+    for (number, name) in (1..).zip(names) {
+        let configs = [("retention.ms", retention_ms), ("local.retention.ms", "1")];
+        let partition = node.create_topic(name, number, &configs).await;
+        sealed(context, &partition, 45).await;
+        node.until_tiered(&partition, 45).await;
+        node.until("there is a page", || !node.image(partition.place()).manifest.lines.is_empty()).await;
+    }
+}
+
+#[test]
+fn what_expired_on_local_disk_goes_while_pages_cannot_be_read() {
+    // B68: the process is new and has no page at hand.
+    tidelog_sim::run(25, |context| async move {
+        let mut setup = Setup::new(&context);
+        let (disk, names) = (context.disk.clone(), ["a", "b", "c", "d"]);
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&setup, &disk, supervisor).await;
+                topics_with_pages(&node, &context, &names, "3600000").await;
+                node.stop().await;
+            })
+            .await
+            .unwrap();
+        let disk = disk.kill();
+        setup.options.retry_deadline = Duration::from_secs(60);
+        for operation in [StoreOperation::Get, StoreOperation::Put] {
+            setup.store.plan(operation, "", 0, u32::MAX, StoreFault::FailBefore);
+        }
+        let asked = setup.store.count(StoreOperation::Get, ".page");
+        context
+            .life(&disk, async |supervisor| {
+                let node = Node::start(&setup, &disk, supervisor).await;
+                let last = node.create_topic("z", 200, &[("retention.ms", "5000")]).await;
+                sealed(&context, &last, 1).await;
+                node.pass(Duration::from_millis(5_001)).await;
+                // Two ticks, each with a look whether the bucket serves again.
+                node.pass(setup.tier.check_interval * 4).await;
+                assert_eq!(last.snapshot().log_start, offset(1));
+                assert!(setup.store.count(StoreOperation::Get, ".page") > asked, "pages are asked for");
+                setup.store.clear_plan();
+                let before = setup.store.log().len();
+                node.pass(Duration::from_secs(20)).await;
+                let log = setup.store.log().split_off(before);
+                let read =
+                    log.iter().filter(|(done, key)| *done == StoreOperation::Get && key.contains(".page"));
+                assert_eq!(read.count(), names.len(), "each page is read once it serves again");
+                node.pass(Duration::from_secs(3_600)).await;
+                for name in names {
+                    node.until("it expires", || node.partition(name).snapshot().log_start == offset(45))
+                        .await;
+                }
+            })
+            .await
+            .unwrap();
+    });
+}
+
+#[test]
+fn pages_of_idle_partitions_are_read_once() {
+    tidelog_sim::run(26, |context| async move {
+        // None is kept, as where there are more than the memory for them holds.
+        let mut setup = Setup { page_memory: ByteSize::ZERO, ..Setup::new(&context) };
+        // The sweep reads pages, too.
+        setup.tier.orphan_age = Duration::from_secs(24 * 3_600);
+        context
+            .life(&context.disk, async |supervisor| {
+                let node = Node::start(&setup, &context.disk, supervisor).await;
+                let names = ["a", "b", "c"];
+                topics_with_pages(&node, &context, &names, "1000000").await;
+                node.pass(Duration::from_secs(30)).await;
+                let asked = setup.store.count(StoreOperation::Get, ".page");
+                assert!(asked >= names.len());
+                node.pass(setup.tier.check_interval * 300).await;
+                assert_eq!(setup.store.count(StoreOperation::Get, ".page"), asked);
+                // They go at their time.
+                node.pass(Duration::from_secs(800)).await;
+                for name in names {
+                    assert_eq!(node.partition(name).snapshot().log_start, offset(45));
+                }
+            })
+            .await
+            .unwrap();
     });
 }
