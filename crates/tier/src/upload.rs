@@ -358,6 +358,7 @@ async fn upload_objects(
         if range.base != at.image.manifest.tiered_end {
             // The log starts above all that is committed: an object from there would be refused.
             handle.commit_own_log_start().await?;
+            refusals += 1;
             continue;
         }
         if !context.take_room(handle, object_bytes(context, &at, range)) {
