@@ -18,6 +18,9 @@ const FILES: [&str; 2] = ["localstack/compose.minio.yaml", "localstack/compose.l
 /// Reads YAML, anchors and all, and writes JSON.
 const YAML_TO_JSON: &str = "import json, sys, yaml; json.dump(yaml.safe_load(open(sys.argv[1])), sys.stdout)";
 
+/// What the steps of a node's stop share (docs/OPERATIONS.md).
+const STOP_SECONDS_MAX: u32 = 25;
+
 #[derive(Debug, Deserialize)]
 struct Compose {
     services: BTreeMap<String, Service>,
@@ -34,8 +37,10 @@ struct Service {
     environment: BTreeMap<String, String>,
     ports: Vec<String>,
     volumes: Vec<String>,
+    tmpfs: Vec<String>,
     depends_on: BTreeMap<String, Dependency>,
     healthcheck: Option<serde_json::Value>,
+    stop_grace_period: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -96,6 +101,14 @@ fn findings(compose: &Compose, folder: &Path) -> Vec<String> {
             if dependency.condition == "service_healthy" && needed.healthcheck.is_none() {
                 wrong.push(format!("{name} waits for the health of {other}, which has no check"));
             }
+        }
+        if service.tmpfs.iter().any(|folder| !folder.starts_with('/')) {
+            wrong.push(format!("{name}: a tmpfs is a folder of the container"));
+        }
+        let grace =
+            service.stop_grace_period.as_ref().map(|grace| grace.trim_end_matches('s').parse::<u32>());
+        if grace.is_some_and(|seconds| seconds.is_ok_and(|seconds| seconds <= STOP_SECONDS_MAX)) {
+            wrong.push(format!("{name}: a stop may take {STOP_SECONDS_MAX} s"));
         }
         for volume in &service.volumes {
             let source = volume.split(':').next().unwrap_or_default();
