@@ -12,17 +12,14 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use futures::future::BoxFuture;
 use tidelog_core::{
     cluster::{Command, MetadataImage, Outcome, PartitionImage},
     upload::{PublishPeriods, publish_due},
 };
 use tidelog_format::{keys::ObjectKey, manifest::ManifestFile};
-use tidelog_object::{DeleteError, PutError};
 use tidelog_replica::ProposeFailure;
 use tidelog_types::{ClusterId, Offset, TopicName, TopicPartition};
-use tracing::warn;
 
 use crate::{
     commands::propose_again,
@@ -40,10 +37,6 @@ const PUBLISHED_PER_TICK_MAX: usize = 32;
 pub(crate) enum PublishError {
     #[error(transparent)]
     Put(#[from] PutWholeError),
-    #[error("a copy that is not whole: {0}")]
-    Delete(#[from] DeleteError),
-    #[error(transparent)]
-    Claim(#[from] TickError),
     #[error(transparent)]
     Propose(#[from] ProposeFailure),
     #[error("the controller answered something else")]
@@ -62,7 +55,7 @@ pub(crate) async fn publish(context: &Context, place: TopicPartition) -> Result<
     }
     let bytes = manifest_file(context.config.cluster_id, &topic.name, place, partition).encode();
     let key = ObjectKey::Manifest { topic: topic.name.clone(), place, version }.to_string();
-    put_copy(context, &key, bytes.into()).await?;
+    put_whole(&context.store, &key, vec![bytes.into()]).await?;
     let leader_epoch = partition.leader_epoch;
     let command = Command::ManifestPublished { place, leader_epoch, version };
     match propose_again(&*context.commands, command).await? {
@@ -71,20 +64,6 @@ pub(crate) async fn publish(context: &Context, place: TopicPartition) -> Result<
             Ok(true)
         }
         _ => Err(PublishError::WrongAnswer),
-    }
-}
-
-/// Writes a copy that is not announced. What has its key and other bytes arrived short: no version names it yet, and no other
-/// key will do, so it goes for one that is whole.
-async fn put_copy(context: &Context, key: &str, bytes: Bytes) -> Result<(), PublishError> {
-    match put_whole(&context.store, key, vec![bytes.clone()]).await {
-        Err(PutWholeError::Put(PutError::Exists { .. }) | PutWholeError::Truncated { .. }) => {
-            context.may_delete().await?;
-            context.store.delete(key).await?;
-            warn!(key, "a published manifest that is not whole is written again");
-            Ok(put_whole(&context.store, key, vec![bytes]).await?)
-        }
-        put => Ok(put?),
     }
 }
 
