@@ -72,7 +72,7 @@ impl Machine {
     fn log_config(&self) -> LogConfig {
         LogConfig {
             journal_bytes_max: ByteSize::kib(256),
-            journal_file_bytes: ByteSize::kib(32),
+            journal_file_bytes: ByteSize::kib(24),
             round_bytes_max: ByteSize::kib(16),
             tail_bytes: ByteSize::kib(48),
             write_behind_bytes: ByteSize::kib(4),
