@@ -435,7 +435,8 @@ final class Scenarios {
     /** What a look-up by time finds, of a log without records, with some, and with none any more. */
     void times() throws Exception {
         TopicPartition part = new TopicPartition(run.name(""), 0);
-        create(part.topic(), 1);
+        // The records are years old.
+        create(part.topic(), 1, Map.of("retention.ms", "-1"));
         try (Admin admin = Admin.create(options());
                 KafkaProducer<byte[], byte[]> producer = producer("acks", "all");
                 KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(consumerOptions(null, null))) {
