@@ -70,11 +70,17 @@ impl LogConfig {
     }
 }
 
+/// What an entry of an index counts for in `segment.index.bytes`: a segment has as many entries as one of Kafka's, whose index by time
+/// has the largest.
+pub const INDEX_ENTRY_BYTES: u64 = 12;
+
 /// Settings of one partition, resolved from its topic's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionConfig {
     /// `segment.bytes`.
     pub segment_bytes: ByteSize,
+    /// `segment.index.bytes`: a segment is sealed where its index has as many entries as fit in this, at [`INDEX_ENTRY_BYTES`] each.
+    pub segment_index_bytes: ByteSize,
     /// `segment.ms`, jitter subtracted; acts on appends.
     pub segment_age: Duration,
     /// The least distance of two index entries. Kafka's `index.interval.bytes` is 4 KiB; ours defaults to 32 KiB, since each
@@ -86,6 +92,7 @@ impl Default for PartitionConfig {
     fn default() -> Self {
         Self {
             segment_bytes: ByteSize::mib(1024),
+            segment_index_bytes: ByteSize::mib(10),
             segment_age: Duration::from_secs(7 * 24 * 3600),
             index_interval_bytes: ByteSize::kib(32),
         }

@@ -14,6 +14,7 @@ use tidelog_runtime::{Lane, OpenMode, sync_error};
 use tidelog_types::{Offset, Timestamp};
 
 use crate::{
+    config::{INDEX_ENTRY_BYTES, PartitionConfig},
     descriptors::Use,
     engine::Engine,
     partition::Partition,
@@ -139,10 +140,13 @@ impl Files {
         if content.bytes == 0 {
             return false;
         }
-        let (size, age) = {
-            let state = partition.lock();
-            (state.config.segment_bytes.get(), state.config.segment_age)
+        let (size, age, entries_max) = {
+            let config = &partition.lock().config;
+            (config.segment_bytes.get(), config.segment_age, entries_max(config))
         };
+        if content.intervals.as_ref().is_some_and(|intervals| intervals.len() as u64 >= entries_max) {
+            return true;
+        }
         let aged = match (batch.max_timestamp, active.rolls_from) {
             (Some(now), Some(then)) => u128::from(now.millis_since(then)) > age.as_millis(),
             _ => u128::from(engine.clock.wall().millis_since(content.created)) > age.as_millis(),
@@ -153,11 +157,16 @@ impl Files {
     /// How many batches go into the active segment: at least one, since it is new or takes the first.
     fn fitting(&self, partition: &Partition, batches: &[TailBatch]) -> usize {
         let Some(active) = &self.active else { return 0 };
-        let (size, age) = {
-            let state = partition.lock();
-            (state.config.segment_bytes.get(), state.config.segment_age)
+        let (size, age, interval, entries_max) = {
+            let config = &partition.lock().config;
+            let interval = config.index_interval_bytes.get();
+            (config.segment_bytes.get(), config.segment_age, interval, entries_max(config))
         };
-        let mut bytes = active.segment.content().bytes;
+        let (mut bytes, mut entries, mut indexed) = {
+            let content = active.segment.content();
+            let intervals = content.intervals.as_deref().unwrap_or_default();
+            (content.bytes, intervals.len() as u64, intervals.last().map(|last| last.position))
+        };
         let mut count = 0;
         for batch in batches {
             let grown = bytes + batch.bytes() as u64;
@@ -165,8 +174,13 @@ impl Files {
                 (Some(now), Some(then)) => u128::from(now.millis_since(then)) > age.as_millis(),
                 _ => false,
             };
-            if count > 0 && (grown > size || aged || too_far(active.segment.base, batch.last)) {
+            let full = grown > size || entries >= entries_max;
+            if count > 0 && (full || aged || too_far(active.segment.base, batch.last)) {
                 break;
+            }
+            // As the entry that the batch gets when it is written.
+            if indexed.is_none_or(|position| bytes - position >= interval) {
+                (entries, indexed) = (entries + 1, Some(bytes));
             }
             bytes = grown;
             count += 1;
@@ -435,6 +449,11 @@ fn active(segment: Arc<Segment>, rolls_from: Option<Timestamp>) -> Active {
         (content.intervals.as_ref().map_or(0, Vec::len), content.bytes)
     };
     Active { segment, saved, rolls_from, pushed_out }
+}
+
+/// The most entries of a segment's index.
+fn entries_max(config: &PartitionConfig) -> u64 {
+    (config.segment_index_bytes.get() / INDEX_ENTRY_BYTES).max(1)
 }
 
 /// Whether a relative offset would leave 31 bits, which Kafka's own index files cannot hold.

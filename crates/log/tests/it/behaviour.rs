@@ -7,10 +7,11 @@ use std::{
 
 use bytes::Bytes;
 use tidelog_log::{
-    AppendError, CreateError, Log, LogFailure, LogObserver, PartitionConfig, PartitionLog, ReadError,
+    AppendError, CreateError, INDEX_ENTRY_BYTES, Log, LogFailure, LogObserver, PartitionConfig, PartitionLog,
+    ReadError,
 };
 use tidelog_sim::{Context, SimDisk, run};
-use tidelog_types::{LeaderEpoch, Offset, OffsetRange, Timestamp};
+use tidelog_types::{ByteSize, LeaderEpoch, Offset, OffsetRange, Timestamp};
 
 use crate::support::{
     append, batch, fill, joined, offset, open, place, read_all, segment_path, small_config, small_partition,
@@ -281,6 +282,30 @@ fn look_ups_by_time_are_exact_where_times_fall_back_by_333_days() {
                 assert_eq!(found.map(base_of), expected, "{range:?}");
             }
         }
+        log.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_segment_ends_where_its_index_is_full() {
+    with_partition(|_, log, partition| async move {
+        // Each batch gets an entry, and four of them fit.
+        partition.set_config(PartitionConfig {
+            segment_index_bytes: ByteSize::bytes(4 * INDEX_ENTRY_BYTES + 11),
+            index_interval_bytes: ByteSize::bytes(1),
+            ..small_partition()
+        });
+        append(&partition, 0, 10, 100);
+        log.checkpoint().await.unwrap();
+        append(&partition, 1, 1, 100);
+        log.checkpoint().await.unwrap();
+        let ranges: Vec<_> = partition.segments().iter().map(|one| (one.range.base, one.range.end)).collect();
+        assert_eq!(ranges, [(offset(0), offset(8)), (offset(8), offset(16)), (offset(16), offset(22))]);
+        // As large as an index may be, and the size of the segment says where it ends.
+        partition.set_config(small_partition());
+        append(&partition, 2, 20, 100);
+        log.checkpoint().await.unwrap();
+        assert_eq!(partition.segments().len(), 3);
         log.close().await.unwrap();
     });
 }

@@ -43,6 +43,7 @@ pub(crate) fn small_config() -> LogConfig {
 pub(crate) fn small_partition() -> PartitionConfig {
     PartitionConfig {
         segment_bytes: ByteSize::kib(8),
+        segment_index_bytes: ByteSize::mib(10),
         segment_age: Duration::from_secs(3600),
         index_interval_bytes: ByteSize::bytes(700),
     }
