@@ -164,7 +164,9 @@ impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
             StoreKind::File => write!(f, "file://{}", self.path.display()),
-            _ if self.bucket.is_empty() => write!(f, "{}://{}", self.kind.scheme(), self.prefix),
+            // Memory has no bucket, and what stands where one would is not taken for one.
+            _ if self.bucket.is_empty() && self.prefix.is_empty() => write!(f, "{}://", self.kind.scheme()),
+            _ if self.bucket.is_empty() => write!(f, "{}:///{}", self.kind.scheme(), self.prefix),
             _ if self.prefix.is_empty() => write!(f, "{}://{}", self.kind.scheme(), self.bucket),
             _ => write!(f, "{}://{}/{}", self.kind.scheme(), self.bucket, self.prefix),
         }
@@ -261,6 +263,8 @@ mod tests {
             ("gs://b.example.com/p", StoreKind::Gcs, "b.example.com", "p", "gs://b.example.com/p"),
             ("az://container/a/b", StoreKind::Azure, "container", "a/b", "az://container/a/b"),
             ("memory://", StoreKind::Memory, "", "", "memory://"),
+            ("memory://a/b", StoreKind::Memory, "", "a/b", "memory:///a/b"),
+            ("memory:///--@", StoreKind::Memory, "", "--@", "memory:///--@"),
             ("file:///var/lib/tidelog/bucket", StoreKind::File, "", "", "file:///var/lib/tidelog/bucket"),
         ] {
             let url: StoreUrl = text.parse().unwrap();
