@@ -38,7 +38,8 @@ pub fn start_kafka(folder: &Path, settings: &[(&str, &str)]) -> Result<Broker> {
     let settings: Vec<_> = settings.iter().chain(&KAFKA_SETTINGS).copied().collect();
     let plan = kafka::plan_with(&jars, folder, &settings)?;
     let mut command = Command::new(&plan.program);
-    command.args(&plan.arguments);
+    // Its tiered storage makes a folder where it is started.
+    command.args(&plan.arguments).current_dir(folder);
     let (address, program) = start("Apache Kafka", &command, &plan.address, &folder.join("kafka.log"))?;
     Ok(Broker { address, _program: program, _store: None })
 }

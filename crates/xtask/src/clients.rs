@@ -46,27 +46,6 @@ pub struct Options {
     against: Against,
 }
 
-/// What the older clients need and bring along, whichever their generation.
-const OLDER_SHARED: [&str; 7] = [
-    "lz4==4.4.5",
-    "zstandard==0.25.0",
-    "python-snappy==0.7.3",
-    "async-timeout==5.0.1",
-    "cramjam==2.14.0",
-    "packaging==26.4",
-    "typing_extensions==4.16.0",
-];
-
-/// Another generation of the same clients, as far back as this Python can run them.
-fn older_requirements(python_minor: u32) -> Vec<&'static str> {
-    let clients = if python_minor <= 11 {
-        ["confluent-kafka==2.3.0", "kafka-python==2.0.2", "aiokafka==0.8.1"]
-    } else {
-        ["confluent-kafka==2.6.1", "kafka-python==2.0.6", "aiokafka==0.12.0"]
-    };
-    [&clients[..], &OLDER_SHARED].concat()
-}
-
 /// The bucket client's own contract against the real server. The whole workspace is named, so that nothing is built anew.
 fn object_client(store: &RunningStore) -> Result<()> {
     let Some(endpoint) = &store.endpoint else { return Ok(()) };
@@ -102,10 +81,9 @@ impl<'a> Tests<'a> {
         for client in clients {
             commands.insert(client.name(), install::client(*client)?);
         }
-        let older = older_requirements(stores::python_minor()?);
         Ok(Self {
             python: install::python()?,
-            older_python: stores::python_environment("older-clients", &older, None)?,
+            older_python: install::older_python()?,
             commands: serde_json::to_string(&commands)?,
             options,
         })

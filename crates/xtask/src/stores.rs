@@ -129,21 +129,39 @@ pub fn start(kind: StoreKind, folder: &Path, bucket: &str) -> Result<RunningStor
 /// # Errors
 /// When Python or a package cannot be had.
 pub fn python_environment(name: &str, requirements: &[&str], constraints: Option<&Path>) -> Result<PathBuf> {
+    let wanted = requirements.join("\n");
+    environment_once(name, &wanted, &requirements.join(", "), |pip| {
+        if let Some(constraints) = constraints {
+            pip.arg("-c").arg(constraints);
+        }
+        pip.args(requirements);
+    })
+}
+
+/// As [`python_environment`], of what a lock file names, each package by its version and by the hashes of its archives.
+///
+/// # Errors
+/// As there, and when an archive is another one.
+pub fn locked_environment(name: &str, lock: &Path) -> Result<PathBuf> {
+    let wanted = fs::read_to_string(lock).with_context(|| format!("read {}", lock.display()))?;
+    environment_once(name, &wanted, &lock.display().to_string(), |pip| {
+        pip.args(["--require-hashes", "-r"]).arg(lock);
+    })
+}
+
+fn environment_once(name: &str, wanted: &str, what: &str, say: impl FnOnce(&mut Command)) -> Result<PathBuf> {
     let folder = process::cache()?.join(format!("venv-{name}"));
     let python = folder.join("bin/python");
     let marker = folder.join("requirements.installed");
-    let wanted = requirements.join("\n");
     if fs::read_to_string(&marker).is_ok_and(|installed| installed == wanted) {
         return Ok(python);
     }
-    println!("installing {} into {}", requirements.join(", "), folder.display());
+    println!("installing {what} into {}", folder.display());
     process::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
     let mut pip = Command::new(&python);
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
-    if let Some(constraints) = constraints {
-        pip.arg("-c").arg(constraints);
-    }
-    process::run(pip.args(requirements))?;
+    say(&mut pip);
+    process::run(&mut pip)?;
     fs::write(&marker, wanted).context("remember what is installed")?;
     Ok(python)
 }

@@ -16,27 +16,6 @@ use serde::Serialize;
 
 use crate::{process, stores};
 
-/// What the Python clients install: exact versions, so that a run tomorrow tests what today's did.
-const REQUIREMENTS: [&str; 16] = [
-    "confluent-kafka==2.16.1",
-    "kafka-python==3.0.12",
-    "aiokafka==0.14.0",
-    "lz4==4.4.5",
-    "zstandard==0.25.0",
-    "python-snappy==0.7.3",
-    "pytest==9.0.2",
-    "pytest-xdist==3.8.0",
-    // What these bring along.
-    "async-timeout==5.0.1",
-    "cramjam==2.14.0",
-    "execnet==2.1.2",
-    "iniconfig==2.3.1",
-    "packaging==26.4",
-    "pluggy==1.7.0",
-    "Pygments==2.21.0",
-    "typing_extensions==4.16.0",
-];
-
 /// The goal that copies the jars, of the version that Debian's Maven has.
 const COPY_JARS: &str = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy-dependencies";
 
@@ -101,7 +80,36 @@ fn sources() -> PathBuf {
 
 /// The Python that has the clients, installed where it is missing.
 pub(super) fn python() -> Result<PathBuf> {
-    stores::python_environment("clients", &REQUIREMENTS, None)
+    stores::locked_environment("clients", &sources().join("requirements.txt"))
+}
+
+/// The Python that has another generation of the same clients, as far back as this machine's Python can run them.
+pub(super) fn older_python() -> Result<PathBuf> {
+    let lock =
+        if stores::python_minor()? <= 11 { "requirements-older.txt" } else { "requirements-older-3.12.txt" };
+    stores::locked_environment("older-clients", &sources().join(lock))
+}
+
+/// kcat is the machine's: its lock file names the versions of it, and of the library in it, that the tests are known to be right for.
+fn check_kcat(folder: &Path) -> Result<()> {
+    process::find_program("kcat").context("kcat is not on the PATH (Debian: kcat)")?;
+    let said = process::output(Command::new("kcat").arg("-V"))?;
+    let lock = folder.join("kcat.lock");
+    let locked = fs::read_to_string(&lock).with_context(|| format!("read {}", lock.display()))?;
+    let version = kcat_version(&said).with_context(|| format!("no version of kcat in `{}`", said.trim()))?;
+    if locked.lines().any(|line| line == version) {
+        return Ok(());
+    }
+    bail!("this machine has {version}, which {} does not name", lock.display())
+}
+
+/// `kcat 1.7.1 librdkafka 2.0.2`, of what `kcat -V` says.
+fn kcat_version(said: &str) -> Option<String> {
+    let number = |mark: &str| {
+        let (_, rest) = said.split_once(mark)?;
+        rest.split_whitespace().next()
+    };
+    Some(format!("kcat {} librdkafka {}", number("Version ")?, number("librdkafka ")?))
 }
 
 /// Installs what is missing of a client.
@@ -110,7 +118,7 @@ pub(super) fn client(client: Client) -> Result<Installed> {
     match client {
         Client::Confluent | Client::KafkaPython | Client::Aiokafka => python_program(&folder),
         Client::Kcat => {
-            process::find_program("kcat").context("kcat is not on the PATH (Debian: kcat)")?;
+            check_kcat(&folder)?;
             python_program(&folder)
         }
         Client::Kafkajs => node_program(client, &folder),
@@ -212,4 +220,16 @@ fn once(name: &str, locks: &[PathBuf], make: impl FnOnce(&Path) -> Result<()>) -
         }
     }
     Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_of_kcat_is_read_from_what_it_says() {
+        let said = "kcat - Apache Kafka producer and consumer tool\nVersion 1.7.1 (JSON, librdkafka 2.0.2 builtin.features=gzip)\n";
+        assert_eq!(kcat_version(said).as_deref(), Some("kcat 1.7.1 librdkafka 2.0.2"));
+        assert_eq!(kcat_version("kcat"), None);
+    }
 }
