@@ -60,6 +60,7 @@ pub(crate) const fn config(error: &ConfigError) -> ErrorCode {
         | ConfigError::Null { .. }
         | ConfigError::Invalid { .. }
         | ConfigError::NotAList { .. }
+        | ConfigError::WithoutEffect { .. }
         | ConfigError::Conflict { .. } => ErrorCode::InvalidConfig,
         ConfigError::UnknownBrokerKey { .. }
         | ConfigError::ReadOnly { .. }

@@ -125,6 +125,24 @@ impl BrokerSettings {
     }
 }
 
+/// Takes out of these overrides of a topic or a group the keys that nothing here acts on. What is told are those whose value is not
+/// their default, as refusals.
+pub fn take_without_effect(
+    overrides: &mut BTreeMap<String, String>,
+    key_of: impl Fn(&str) -> Option<&'static Key>,
+) -> Vec<ConfigError> {
+    let mut refusals = Vec::new();
+    overrides.retain(|name, value| {
+        let Some(key) = key_of(name).filter(|key| key.read_only) else { return true };
+        if key.is_without_effect(value) {
+            let default = key.default.unwrap_or_default();
+            refusals.push(ConfigError::WithoutEffect { key: key.name, default });
+        }
+        false
+    });
+    refusals
+}
+
 /// Checks one broker value; with `dynamic`, also that the key may be altered while the broker runs.
 ///
 /// # Errors
@@ -215,8 +233,6 @@ pub struct TopicConfig {
     pub min_insync_replicas: u32,
     /// `remote.log.copy.disable`.
     pub remote_log_copy_disable: bool,
-    /// `remote.log.delete.on.disable`.
-    pub remote_log_delete_on_disable: bool,
     /// `remote.storage.enable`.
     pub remote_storage_enable: bool,
     /// `retention.bytes`.
@@ -225,6 +241,8 @@ pub struct TopicConfig {
     pub retention_ms: Option<u64>,
     /// `segment.bytes`.
     pub segment_bytes: u64,
+    /// `segment.index.bytes`.
+    pub segment_index_bytes: u64,
     /// `segment.jitter.ms`.
     pub segment_jitter_ms: u64,
     /// `segment.ms`.
@@ -239,6 +257,9 @@ fn topic_value(
     broker: &BrokerSettings,
     overrides: &BTreeMap<String, String>,
 ) -> (String, Source) {
+    if key.read_only {
+        return (key.default.unwrap_or_default().to_owned(), Source::Default);
+    }
     if let Some(value) = overrides.get(key.name) {
         return (value.clone(), Source::DynamicTopic);
     }
@@ -382,30 +403,15 @@ impl TopicConfig {
             min_compaction_lag_ms: values.amount("min.compaction.lag.ms"),
             min_insync_replicas: u32::try_from(values.number("min.insync.replicas")).unwrap_or(1),
             remote_log_copy_disable: values.flag("remote.log.copy.disable"),
-            remote_log_delete_on_disable: values.flag("remote.log.delete.on.disable"),
             remote_storage_enable: values.flag("remote.storage.enable"),
             retention_bytes,
             retention_ms,
             segment_bytes: values.amount("segment.bytes"),
+            segment_index_bytes: values.amount("segment.index.bytes"),
             segment_jitter_ms: values.amount("segment.jitter.ms"),
             segment_ms: values.amount("segment.ms"),
             unclean_leader_election_enable: values.flag("unclean.leader.election.enable"),
         }
-    }
-
-    /// Checks a change from these settings to others, beyond what each must keep to alone.
-    ///
-    /// # Errors
-    /// Kafka's words: tiering cannot be turned off while its data is to stay.
-    pub fn check_change(&self, next: &Self) -> Result<(), ConfigError> {
-        if self.remote_storage_enable && !next.remote_storage_enable && !next.remote_log_delete_on_disable {
-            let text = "It is invalid to disable remote storage without deleting remote data. If you want to keep the remote \
-                        data and turn to read only, please set `remote.storage.enable=true,remote.log.copy.disable=true`. If \
-                        you want to disable remote storage and delete all remote data, please set \
-                        `remote.storage.enable=false,remote.log.delete.on.disable=true`.";
-            return Err(ConfigError::Conflict { text: text.to_owned() });
-        }
-        Ok(())
     }
 }
 

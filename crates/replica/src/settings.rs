@@ -91,6 +91,7 @@ impl PartitionSettings {
     pub(crate) fn log_config(&self) -> PartitionConfig {
         PartitionConfig {
             segment_bytes: ByteSize::bytes(self.topic.segment_bytes),
+            segment_index_bytes: ByteSize::bytes(self.topic.segment_index_bytes),
             segment_age: Duration::from_millis(self.topic.segment_ms).saturating_sub(self.segment_jitter),
             index_interval_bytes: ByteSize::bytes(self.topic.index_interval_bytes),
         }

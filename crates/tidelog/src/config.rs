@@ -16,7 +16,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tidelog_core::topic_config::{BrokerSettings, ConfigType, broker_key, check_broker_value, has_effect};
+use tidelog_core::topic_config::{BrokerSettings, broker_key, check_broker_value, has_effect};
 use tidelog_object::{ChecksumMode, StoreUrl};
 use tidelog_types::BrokerId;
 
@@ -235,8 +235,8 @@ impl NodeConfig {
         }
         let without_effect: Vec<String> =
             settings.keys().filter(|key| broker_key(key).is_some() && !has_effect(key)).cloned().collect();
-        // A secret that is not kept is never told.
-        settings.retain(|key, _| broker_key(key).is_none_or(|key| key.kind != ConfigType::Password));
+        // What is told of these is their default, and of a secret nothing.
+        settings.retain(|key, _| broker_key(key).is_none() || has_effect(key));
         let broker_settings = BrokerSettings { static_values: settings, ..BrokerSettings::default() };
         wrong.extend(broker_settings.disorder().iter().map(ToString::to_string));
         let mut settings = broker_settings.static_values;

@@ -30,6 +30,8 @@ pub(crate) async fn handle(
 }
 
 impl ResourceChange for AlterConfigsResource {
+    const IS_WHOLE: bool = true;
+
     fn resource(&self) -> (i8, &Str) {
         (self.resource_type, &self.resource_name)
     }

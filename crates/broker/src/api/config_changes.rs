@@ -9,13 +9,14 @@ use std::{collections::BTreeMap, sync::Arc};
 use tidelog_core::{
     cluster::{Command, ConfigChange, ConfigResource, MetadataImage},
     topic_config::{
-        ConfigError, TopicConfig, check_broker_value, check_group, is_client_metrics_key, is_of_one_broker,
+        ConfigError, Key, TopicConfig, check_broker_value, check_group, group_key, is_client_metrics_key,
+        is_of_one_broker, take_without_effect, topic_key,
     },
 };
 use tidelog_wire::{ErrorCode, Str};
 
 use super::{
-    create_topics::config_errors,
+    create_topics::{config_errors, warn_without_effect},
     describe_configs::{CLIENT_METRICS, Resource, TOPIC},
     shown,
 };
@@ -29,7 +30,7 @@ use crate::{
 const APPLY_WAIT_MS: i32 = 10_000;
 
 const TIERING_STAYS: &str = "remote.storage.enable cannot be turned off for a topic that has it: this broker does not delete \
-                             the remote data of a topic that lives (remote.log.delete.on.disable). Set \
+                             the remote data of a topic that lives. Set \
                              remote.log.copy.disable=true to stop uploads, or delete the topic.";
 
 /// A change that a request asks for.
@@ -39,6 +40,9 @@ pub(crate) trait ResourceChange {
 
     /// The names of the keys, in the request's order.
     fn keys(&self) -> impl Iterator<Item = &Str>;
+
+    /// Whether it names all that a resource is to have, which tools copy from another one, and not what somebody means to change.
+    const IS_WHOLE: bool;
 
     /// The overrides that the resource is to have.
     fn wanted(&self, target: &Target) -> Result<BTreeMap<String, String>, ApiError>;
@@ -96,7 +100,7 @@ async fn alter_one<C: ResourceChange>(node: &Node, change: &C, validate_only: bo
         return Err(ApiError::new(ErrorCode::InvalidRequest, "Error due to duplicate config keys"));
     }
     let wanted = change.wanted(&target)?;
-    target.apply(node, wanted, validate_only).await
+    target.apply(node, wanted, C::IS_WHOLE, validate_only).await
 }
 
 /// Subscriptions to client metrics have Kafka's settings, which nobody can set here.
@@ -174,6 +178,7 @@ impl Target {
         &self,
         node: &Node,
         wanted: BTreeMap<String, String>,
+        is_whole: bool,
         validate_only: bool,
     ) -> Result<(), ApiError> {
         let wanted = match &self.place {
@@ -184,8 +189,9 @@ impl Target {
             }
         };
         let current = self.overrides();
-        let wanted = self.with_what_stays(&current, wanted);
+        let mut wanted = self.with_what_stays(&current, wanted);
         self.check(node, &current, &wanted)?;
+        self.take_without_effect(&current, &mut wanted, is_whole)?;
         let set = wanted.iter().filter(|(key, value)| current.get(*key) != Some(value));
         let changes: Vec<(String, ConfigChange)> = set
             .map(|(key, value)| (key.clone(), ConfigChange::Set { value: value.clone() }))
@@ -208,6 +214,31 @@ impl Target {
         let index = node.metadata.image().index;
         let _ = node.wait_visible(APPLY_WAIT_MS, |image| image.index >= index).await;
         coordinator::take_settings(node);
+        Ok(())
+    }
+
+    /// Takes out what is of a topic or a group and has no effect. Who means to change it is refused; one that another version kept
+    /// goes without a word.
+    fn take_without_effect(
+        &self,
+        current: &BTreeMap<String, String>,
+        wanted: &mut BTreeMap<String, String>,
+        is_whole: bool,
+    ) -> Result<(), ApiError> {
+        let (name, key_of): (&str, fn(&str) -> Option<&'static Key>) = match &self.resource {
+            Resource::Topic(name) => (name.as_str(), topic_key),
+            Resource::Group(name) => (name.as_str(), group_key),
+            Resource::Broker | Resource::BrokerDefaults => return Ok(()),
+        };
+        let mut refusals = take_without_effect(wanted, key_of);
+        refusals.retain(
+            |error| !matches!(error, ConfigError::WithoutEffect { key, .. } if current.contains_key(*key)),
+        );
+        if is_whole {
+            warn_without_effect(&shown(name), &refusals);
+        } else if !refusals.is_empty() {
+            return Err(config_errors(&refusals));
+        }
         Ok(())
     }
 
@@ -239,7 +270,6 @@ impl Target {
                 let next =
                     TopicConfig::resolve(&settings, wanted).map_err(|errors| config_errors(&errors))?;
                 let before = TopicConfig::resolve_stored(&settings, current);
-                before.check_change(&next).map_err(|error| config_errors(&[error]))?;
                 if before.remote_storage_enable && !next.remote_storage_enable {
                     // Nothing here deletes a living topic's objects, and a promise to do so would be an empty one.
                     return Err(ApiError::new(ErrorCode::InvalidConfig, TIERING_STAYS));

@@ -2,12 +2,13 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt::Display,
     sync::Arc,
 };
 
 use tidelog_core::{
     cluster::{Command, MetadataImage, NewTopic},
-    topic_config::{ConfigError, TopicConfig, describe_topic},
+    topic_config::{ConfigError, TopicConfig, describe_topic, take_without_effect, topic_key},
 };
 use tidelog_types::{BrokerId, TopicId, TopicName, limits};
 use tidelog_wire::{
@@ -141,6 +142,13 @@ fn succeeded(node: &Node, name: &Str, wanted: &Wanted, id: TopicId) -> Creatable
     }
 }
 
+/// Says that settings of a topic or a group that somebody gave were not kept.
+pub(crate) fn warn_without_effect(name: &dyn Display, errors: &[ConfigError]) {
+    for error in errors {
+        tracing::warn!(%name, "a setting was not kept: {error}");
+    }
+}
+
 /// Checks a topic against everything that is known here; the state machine checks again what may have moved meanwhile.
 fn check(node: &Node, topic: &CreatableTopic) -> Result<Wanted, ApiError> {
     let image = node.image();
@@ -151,8 +159,10 @@ fn check(node: &Node, topic: &CreatableTopic) -> Result<Wanted, ApiError> {
     if node.metadata.image().topic_by_name(&name).is_some() {
         return Err(ApiError::new(ErrorCode::TopicAlreadyExists, format!("Topic '{name}' already exists.")));
     }
-    let configs = configs(topic)?;
+    let mut configs = configs(topic)?;
     TopicConfig::resolve(&node.settings(&image), &configs).map_err(|errors| config_errors(&errors))?;
+    // A topic is often made with all that another one has: what is without effect is not kept, and the answer shows its default.
+    warn_without_effect(&name, &take_without_effect(&mut configs, topic_key));
     let (default_partitions, default_replication) = defaults(node, &image);
     let mut wanted = Wanted {
         name,

@@ -40,6 +40,8 @@ pub(crate) async fn handle(
 }
 
 impl ResourceChange for AlterConfigsResource {
+    const IS_WHOLE: bool = false;
+
     fn resource(&self) -> (i8, &Str) {
         (self.resource_type, &self.resource_name)
     }

@@ -498,7 +498,8 @@ async fn groups_and_client_metrics_have_kafkas_settings() {
         assert_eq!(synonyms, [(name(), "50000".to_owned()), (name(), "45000".to_owned())]);
         let reset = of("share.auto.offset.reset");
         assert_eq!((reset.value.as_deref(), reset.config_source), (Some("latest"), 5));
-        assert_eq!((reset.read_only, reset.is_sensitive), (false, false));
+        assert_eq!((reset.read_only, reset.is_sensitive), (true, false));
+        assert!(!session.read_only);
         assert_eq!(reset.config_type, if version >= 3 { 2 } else { 0 });
 
         let metrics = described(&mut client, version, CLIENT_METRICS, "m").await;

@@ -188,6 +188,48 @@ async fn alter_replaces_and_incremental_alter_edits() {
     node.stop().await;
 }
 
+// Who copies all that another topic has is not stopped by it, who means to change it is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_nothing_acts_on_stays_at_its_default() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    client.create_topic("t", 1, &[("preallocate", "true"), ("segment.bytes", "65536")]).await;
+    assert_eq!(overrides(&mut client, "t").await, map(&[("segment.bytes", "65536")]));
+    let described = describe(&mut client, 4, TOPIC, "t").await;
+    let told = described.iter().find(|entry| entry.name == "preallocate").unwrap();
+    assert_eq!((told.value.as_deref(), told.config_source, told.read_only), (Some("false"), 5, true));
+    assert_eq!(described.iter().filter(|entry| entry.read_only).count(), 6);
+
+    let whole = [("file.delete.delay.ms", "1"), ("retention.ms", "1000")];
+    assert_eq!(alter(&mut client, TOPIC, "t", &whole).await, 0);
+    assert_eq!(overrides(&mut client, "t").await, map(&[("retention.ms", "1000")]));
+    let invalid = ErrorCode::InvalidConfig.code();
+    assert_eq!(alter(&mut client, TOPIC, "t", &[("file.delete.delay.ms", "soon")]).await, invalid);
+
+    let meant = [("retention.ms", 0, Some("2000")), ("preallocate", 0, Some("true"))];
+    assert_eq!(incremental(&mut client, TOPIC, "t", &meant).await, invalid);
+    assert_eq!(overrides(&mut client, "t").await, map(&[("retention.ms", "1000")]), "all of it is refused");
+    let default = [("retention.ms", 0, Some("2000")), ("preallocate", 0, Some("false"))];
+    assert_eq!(incremental(&mut client, TOPIC, "t", &default).await, 0);
+    assert_eq!(incremental(&mut client, TOPIC, "t", &[("preallocate", 1, None)]).await, 0);
+    assert_eq!(overrides(&mut client, "t").await, map(&[("retention.ms", "2000")]));
+
+    let group = 32;
+    assert_eq!(
+        incremental(&mut client, group, "g", &[("share.isolation.level", 0, Some("read_committed"))]).await,
+        invalid
+    );
+    assert_eq!(
+        incremental(&mut client, group, "g", &[("consumer.session.timeout.ms", 0, Some("50000"))]).await,
+        0
+    );
+    for key in ["log.preallocate", "log.segment.delete.delay.ms", "compression.lz4.level"] {
+        let refused = incremental(&mut client, BROKER, "1", &[(key, 0, Some("1"))]).await;
+        assert_eq!(refused, ErrorCode::InvalidRequest.code(), "{key}");
+    }
+    node.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_resource_or_a_key_that_is_named_twice_is_refused() {
     let node = Node::start().await;

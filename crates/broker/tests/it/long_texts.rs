@@ -7,10 +7,9 @@ use tidelog_wire::{
     ApiKey, ErrorCode, FieldSpec, Kind, StructSpec,
     messages::{
         AlterConfigsRequest, ApiVersionsRequest, ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest,
-        CreateTopicsRequest, DescribeConfigsRequest, DescribeGroupsRequest, IncrementalAlterConfigsRequest,
-        LeaveGroupRequest, alter_configs,
+        CreateTopicsRequest, DescribeGroupsRequest, IncrementalAlterConfigsRequest, LeaveGroupRequest,
+        alter_configs,
         create_topics::{CreatableTopic, CreatableTopicConfig},
-        describe_configs::DescribeConfigsResource,
         incremental_alter_configs,
         leave_group::MemberIdentity,
     },
@@ -306,37 +305,5 @@ async fn keys_and_values_are_cut_where_an_error_repeats_them() {
         let created = client.call(7, &request).await.topics.remove(0);
         assert_eq!(created.error_message.unwrap(), *told);
     }
-    node.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_value_grows_no_longer_than_an_answer_can_tell() {
-    let node = Node::start().await;
-    let mut client = node.client().await;
-    client.create_topic("t", 1, &[]).await;
-    let key = "leader.replication.throttled.replicas";
-    let mut words = (0..).map(|number| format!("{number}:1"));
-    let half: String = words.by_ref().take(2_000).collect::<Vec<_>>().join(",");
-    assert_eq!(altered(&mut client, TOPIC, "t", &[(key, 0, Some(&half))]).await.0, 0);
-    let mut refused = None;
-    for _ in 0..10 {
-        let more: String = words.by_ref().take(500).collect::<Vec<_>>().join(",");
-        let (code, told) = altered(&mut client, TOPIC, "t", &[(key, 2, Some(&more))]).await;
-        if code != 0 {
-            refused = Some((code, told));
-            break;
-        }
-    }
-    let (code, told) = refused.unwrap();
-    assert_eq!(code, ErrorCode::InvalidConfig.code(), "{told}");
-    assert!(told.contains("Value must be at most 32767 bytes long"), "{told}");
-    let resource = DescribeConfigsResource {
-        resource_type: TOPIC,
-        resource_name: text("t"),
-        configuration_keys: Some(vec![text(key)]),
-    };
-    let request = DescribeConfigsRequest { resources: vec![resource], ..Default::default() };
-    let value = client.call(4, &request).await.results.remove(0).configs.remove(0).value.unwrap();
-    assert!((20_000..=LONGEST).contains(&value.len()), "{}", value.len());
     node.stop().await;
 }

@@ -45,7 +45,6 @@ static BROKER_KEYS: &[Key] = &[
     ),
     fixed("broker.rack", String, None, Any, "The rack of this broker."),
     dynamic("compression.gzip.level", Int, Some("-1"), GzipLevel, "The default of the topic key."),
-    dynamic("compression.lz4.level", Int, Some("9"), Between(1, 17), "The default of the topic key."),
     dynamic("compression.type", String, Some("producer"), OneOf(CODECS), "The default of the topic key."),
     dynamic(
         "compression.zstd.level",
@@ -200,7 +199,6 @@ static BROKER_KEYS: &[Key] = &[
         OneOf(TIMESTAMP_TYPES),
         "The default of the topic key.",
     ),
-    dynamic("log.preallocate", Boolean, Some("false"), Any, "The default of `preallocate`."),
     dynamic("log.retention.bytes", Long, Some("-1"), Any, "The default of `retention.bytes`."),
     fixed("log.retention.hours", Int, Some("168"), Any, "The default of `retention.ms`, in hours."),
     fixed("log.retention.minutes", Int, None, Any, "The default of `retention.ms`, in minutes."),
@@ -221,13 +219,6 @@ static BROKER_KEYS: &[Key] = &[
         Some("1073741824"),
         AtLeast(SEGMENT_BYTES_MIN),
         "The default of `segment.bytes`.",
-    ),
-    dynamic(
-        "log.segment.delete.delay.ms",
-        Long,
-        Some("60000"),
-        AtLeast(0),
-        "The default of `file.delete.delay.ms`.",
     ),
     fixed(
         "log.tail.bytes",

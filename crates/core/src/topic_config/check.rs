@@ -35,6 +35,14 @@ pub enum ConfigError {
         /// The key.
         key: String,
     },
+    /// Nothing here acts on the key of a topic or a group.
+    #[error("Cannot set {key}: it has no effect here, and stays at {default}")]
+    WithoutEffect {
+        /// The key.
+        key: &'static str,
+        /// Its default.
+        default: &'static str,
+    },
     /// The key is one broker's alone.
     #[error(
         "Cannot update these configs at default cluster level, broker id must be specified: [{}]",

@@ -45,7 +45,7 @@ pub struct Description {
     pub value: Option<String>,
     /// Where it comes from.
     pub source: Source,
-    /// Whether it cannot be altered while the broker runs.
+    /// Whether it cannot be set; of a broker's: not while the broker runs.
     pub read_only: bool,
     /// Whether the value is a secret, which is not told.
     pub sensitive: bool,
@@ -84,7 +84,7 @@ fn describe_topic_key(
         value.source != Source::Default || key.synonyms.first().is_some_and(|first| first.key == value.name)
     });
     synonyms.drain(..told.unwrap_or(synonyms.len()));
-    if let Some(value) = overrides.get(key.name) {
+    if let Some(value) = overrides.get(key.name).filter(|_| !key.read_only) {
         let own = SynonymValue { name: key.name, value: value.clone(), source: Source::DynamicTopic };
         synonyms.insert(0, own);
     }
@@ -93,7 +93,7 @@ fn describe_topic_key(
         name: key.name,
         value: Some(value),
         source,
-        read_only: false,
+        read_only: key.read_only,
         sensitive: false,
         kind: key.kind,
         synonyms,

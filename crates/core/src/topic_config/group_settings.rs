@@ -13,15 +13,15 @@ use super::{
         ConfigType::{Boolean, Int, String},
         Key,
         Rule::{Any, AtLeast, OffsetReset, OneOf},
-        Synonym, key_of,
+        Synonym, key_of, without_effect,
     },
 };
 
 const ISOLATION_LEVELS: &[&str] = &["read_committed", "read_uncommitted"];
 
 /// What is told of the keys of groups that are not served.
-const SHARE: &str = "Kept for tools: there are no share groups.";
-const STREAMS: &str = "Kept for tools: there are no streams groups.";
+const SHARE: &str = "Without effect: there are no share groups.";
+const STREAMS: &str = "Without effect: there are no streams groups.";
 
 macro_rules! broker {
     ($key:literal) => {
@@ -55,7 +55,7 @@ pub static GROUP_SETTINGS: &[Key] = &[
         broker!("group.consumer.session.timeout.ms"),
         "A member that is silent for this long is taken out of the group.",
     ),
-    key_of(
+    without_effect(
         "share.assignment.interval.ms",
         Int,
         "1000",
@@ -63,8 +63,8 @@ pub static GROUP_SETTINGS: &[Key] = &[
         broker!("group.share.assignment.interval.ms"),
         SHARE,
     ),
-    key_of("share.auto.offset.reset", String, "latest", OffsetReset, &[], SHARE),
-    key_of(
+    without_effect("share.auto.offset.reset", String, "latest", OffsetReset, &[], SHARE),
+    without_effect(
         "share.delivery.count.limit",
         Int,
         "5",
@@ -72,7 +72,7 @@ pub static GROUP_SETTINGS: &[Key] = &[
         broker!("group.share.delivery.count.limit"),
         SHARE,
     ),
-    key_of(
+    without_effect(
         "share.heartbeat.interval.ms",
         Int,
         "5000",
@@ -80,8 +80,8 @@ pub static GROUP_SETTINGS: &[Key] = &[
         broker!("group.share.heartbeat.interval.ms"),
         SHARE,
     ),
-    key_of("share.isolation.level", String, "read_uncommitted", OneOf(ISOLATION_LEVELS), &[], SHARE),
-    key_of(
+    without_effect("share.isolation.level", String, "read_uncommitted", OneOf(ISOLATION_LEVELS), &[], SHARE),
+    without_effect(
         "share.partition.max.record.locks",
         Int,
         "2000",
@@ -89,7 +89,7 @@ pub static GROUP_SETTINGS: &[Key] = &[
         broker!("group.share.partition.max.record.locks"),
         SHARE,
     ),
-    key_of(
+    without_effect(
         "share.record.lock.duration.ms",
         Int,
         "30000",
@@ -97,8 +97,8 @@ pub static GROUP_SETTINGS: &[Key] = &[
         broker!("group.share.record.lock.duration.ms"),
         SHARE,
     ),
-    key_of("share.renew.acknowledge.enable", Boolean, "true", Any, &[], SHARE),
-    key_of(
+    without_effect("share.renew.acknowledge.enable", Boolean, "true", Any, &[], SHARE),
+    without_effect(
         "share.session.timeout.ms",
         Int,
         "45000",
@@ -106,7 +106,7 @@ pub static GROUP_SETTINGS: &[Key] = &[
         broker!("group.share.session.timeout.ms"),
         SHARE,
     ),
-    key_of(
+    without_effect(
         "streams.assignment.interval.ms",
         Int,
         "1000",
@@ -114,7 +114,7 @@ pub static GROUP_SETTINGS: &[Key] = &[
         broker!("group.streams.assignment.interval.ms"),
         STREAMS,
     ),
-    key_of(
+    without_effect(
         "streams.heartbeat.interval.ms",
         Int,
         "5000",
@@ -122,7 +122,7 @@ pub static GROUP_SETTINGS: &[Key] = &[
         broker!("group.streams.heartbeat.interval.ms"),
         STREAMS,
     ),
-    key_of(
+    without_effect(
         "streams.initial.rebalance.delay.ms",
         Int,
         "3000",
@@ -130,7 +130,7 @@ pub static GROUP_SETTINGS: &[Key] = &[
         broker!("group.streams.initial.rebalance.delay.ms"),
         STREAMS,
     ),
-    key_of(
+    without_effect(
         "streams.num.standby.replicas",
         Int,
         "0",
@@ -138,7 +138,7 @@ pub static GROUP_SETTINGS: &[Key] = &[
         broker!("group.streams.num.standby.replicas"),
         STREAMS,
     ),
-    key_of(
+    without_effect(
         "streams.session.timeout.ms",
         Int,
         "45000",
@@ -232,7 +232,7 @@ pub fn describe_group(
                 vec![SynonymValue { name: key.name, value, source: Source::Default }]
             }
         };
-        if let Some(value) = overrides.get(key.name) {
+        if let Some(value) = overrides.get(key.name).filter(|_| !key.read_only) {
             let value = value.clone();
             synonyms.insert(0, SynonymValue { name: key.name, value, source: Source::DynamicGroup });
         }
@@ -240,7 +240,7 @@ pub fn describe_group(
             name: key.name,
             value: synonyms.first().map(|first| first.value.clone()),
             source: synonyms.first().map_or(Source::Default, |first| first.source),
-            read_only: false,
+            read_only: key.read_only,
             sensitive: false,
             kind: key.kind,
             synonyms,

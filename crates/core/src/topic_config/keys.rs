@@ -1,8 +1,8 @@
 //! What a key is, and the table of topic keys: names, types, defaults, synonyms and rules.
 //!
 //! Names, types and defaults are Apache Kafka 4.3's, save where the product differs on purpose: those lines say so.
-//! Every key of a Kafka topic is accepted, since tools copy whole configurations; one that has nothing to act on here says
-//! that in its documentation.
+//! Every key of a Kafka topic is here, since tools look for them all; one that nothing here acts on is read-only, and stays at its
+//! default.
 
 /// The type of a value, as DescribeConfigs names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,10 +74,19 @@ pub struct Key {
     pub rule: Rule,
     /// The broker keys that it falls back to, first wins.
     pub synonyms: &'static [Synonym],
-    /// A broker key that cannot be altered while the broker runs.
+    /// Of a broker's key: it cannot be altered while the broker runs. Of a topic's or a group's: nothing here acts on it, and it
+    /// stays at its default.
     pub read_only: bool,
     /// What it does, in a sentence.
     pub documentation: &'static str,
+}
+
+impl Key {
+    /// Whether this value of a topic's or a group's key would have to act on something, and there is nothing.
+    #[must_use]
+    pub fn is_without_effect(&self, value: &str) -> bool {
+        self.read_only && self.default.is_none_or(|default| !default.eq_ignore_ascii_case(value.trim()))
+    }
 }
 
 use ConfigType::{Boolean, Double, Int, List, Long, String};
@@ -119,6 +128,18 @@ pub(super) const fn key_of(
     Key { name, kind, default: Some(default), rule, synonyms, read_only: false, documentation }
 }
 
+/// A topic's or a group's key that nothing here acts on.
+pub(super) const fn without_effect(
+    name: &'static str,
+    kind: ConfigType,
+    default: &'static str,
+    rule: Rule,
+    synonyms: &'static [Synonym],
+    documentation: &'static str,
+) -> Key {
+    Key { read_only: true, ..key_of(name, kind, default, rule, synonyms, documentation) }
+}
+
 /// Every key of a topic, in the order of names.
 pub static TOPIC_KEYS: &[Key] = &[
     key_of(
@@ -137,13 +158,13 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["compression.gzip.level"],
         "The level when `compression.type` is gzip and the broker compresses.",
     ),
-    key_of(
+    without_effect(
         "compression.lz4.level",
         Int,
         "9",
         Between(1, 17),
         synonyms!["compression.lz4.level"],
-        "The level when `compression.type` is lz4. Kept for tools: the broker's lz4 has one level.",
+        "Without effect: the lz4 here has one level.",
     ),
     key_of(
         "compression.type",
@@ -169,13 +190,13 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["log.cleaner.delete.retention.ms"],
         "Kept until there is compaction: how long the delete markers of a compacted topic stay after their first cleaning.",
     ),
-    key_of(
+    without_effect(
         "file.delete.delay.ms",
         Long,
         "60000",
         AtLeast(0),
         synonyms!["log.segment.delete.delay.ms"],
-        "Kept for tools: files go when no read needs them any more.",
+        "Without effect: a file goes when no read needs it any more.",
     ),
     key_of(
         "flush.messages",
@@ -193,13 +214,13 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["log.flush.interval.ms"],
         "With `log.flush.default=replicated`: time after which the log is synced.",
     ),
-    key_of(
+    without_effect(
         "follower.replication.throttled.replicas",
         List,
         "",
         ThrottledReplicas,
         &[],
-        "Kept for tools: replication has no throttle.",
+        "Without effect: replication has no throttle.",
     ),
     key_of(
         "index.interval.bytes",
@@ -209,13 +230,13 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["log.index.interval.bytes"],
         "Bytes of a local segment between two entries of its index.",
     ),
-    key_of(
+    without_effect(
         "leader.replication.throttled.replicas",
         List,
         "",
         ThrottledReplicas,
         &[],
-        "Kept for tools: replication has no throttle.",
+        "Without effect: replication has no throttle.",
     ),
     key_of(
         "local.retention.bytes",
@@ -297,13 +318,13 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["min.insync.replicas"],
         "In-sync replicas without which a produce with acks=all is refused.",
     ),
-    key_of(
+    without_effect(
         "preallocate",
         Boolean,
         "false",
         Any,
         synonyms!["log.preallocate"],
-        "Kept for tools: the journal is allocated ahead whatever this says.",
+        "Without effect: the journal is allocated ahead, and the files of segments are not.",
     ),
     key_of(
         "remote.log.copy.disable",
@@ -313,13 +334,13 @@ pub static TOPIC_KEYS: &[Key] = &[
         &[],
         "Stops uploads; what is in the bucket stays and is served, and nothing more is evicted from local disk.",
     ),
-    key_of(
+    without_effect(
         "remote.log.delete.on.disable",
         Boolean,
         "false",
         Any,
         &[],
-        "Whether turning `remote.storage.enable` off deletes what is in the bucket; without it, it cannot be turned off.",
+        "Without effect: tiering cannot be turned off for a topic that has it.",
     ),
     // Kafka's default is false. Tiering is what this broker is for.
     key_of(
@@ -360,7 +381,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         "10485760",
         AtLeast(4),
         synonyms!["log.index.size.max.bytes"],
-        "Kept for tools: an index is as large as its segment needs.",
+        "The size of its index at which a segment is sealed, at 12 bytes an entry.",
     ),
     key_of(
         "segment.jitter.ms",

@@ -91,6 +91,16 @@ fn refusals_use_kafkas_words() {
     );
 }
 
+// It is told in a string, and a list can be made longer word by word.
+#[test]
+fn a_value_is_no_longer_than_an_answer_can_tell() {
+    let of = |words: usize| (0..words).map(|_| "0:1").collect::<Vec<_>>().join(",");
+    let key = topic_key("leader.replication.throttled.replicas").unwrap();
+    assert_eq!((of(8192).len(), check(key, &of(8192))), (0x7fff, Ok(())));
+    let refused = check(key, &of(8193)).unwrap_err().to_string();
+    assert!(refused.ends_with(": Value must be at most 32767 bytes long"), "{refused}");
+}
+
 #[test]
 fn all_wrong_settings_are_named_at_once() {
     assert_eq!(
@@ -202,13 +212,45 @@ fn list_operations_add_and_remove_words() {
 }
 
 #[test]
-fn tiering_is_turned_off_only_with_its_data() {
-    let broker = BrokerSettings::default();
-    let on = TopicConfig::resolve(&broker, &BTreeMap::new()).unwrap();
-    let off = TopicConfig::resolve(&broker, &map(&[("remote.storage.enable", "false")])).unwrap();
-    assert!(on.check_change(&off).is_err());
-    let off = map(&[("remote.storage.enable", "false"), ("remote.log.delete.on.disable", "true")]);
-    assert_eq!(on.check_change(&TopicConfig::resolve(&broker, &off).unwrap()), Ok(()));
+fn a_key_that_nothing_acts_on_is_read_only_and_stays_at_its_default() {
+    let idle = |keys: &'static [Key]| keys.iter().filter(|key| key.read_only).map(|key| key.name);
+    assert_eq!(
+        idle(TOPIC_KEYS).collect::<Vec<_>>(),
+        [
+            "compression.lz4.level",
+            "file.delete.delay.ms",
+            "follower.replication.throttled.replicas",
+            "leader.replication.throttled.replicas",
+            "preallocate",
+            "remote.log.delete.on.disable",
+        ]
+    );
+    assert!(idle(GROUP_SETTINGS).all(|name| name.starts_with("share.") || name.starts_with("streams.")));
+    assert_eq!(idle(GROUP_SETTINGS).count(), 14);
+
+    let mut given = map(&[
+        ("compression.lz4.level", "3"),
+        ("file.delete.delay.ms", " 60000 "),
+        ("leader.replication.throttled.replicas", ""),
+        ("preallocate", "FALSE"),
+        ("retention.ms", "1"),
+    ]);
+    // What another version kept says nothing.
+    let kept = describe_topic(&BrokerSettings::default(), &given);
+    let level = kept.iter().find(|key| key.name == "compression.lz4.level").unwrap();
+    assert_eq!(
+        (level.value.as_deref(), level.source, level.read_only, level.synonyms.len()),
+        (Some("9"), Source::Default, true, 1)
+    );
+    let refusals = take_without_effect(&mut given, topic_key);
+    let texts: Vec<_> = refusals.iter().map(ToString::to_string).collect();
+    assert_eq!(texts, ["Cannot set compression.lz4.level: it has no effect here, and stays at 9"]);
+    assert_eq!(given, map(&[("retention.ms", "1")]));
+
+    let mut given =
+        map(&[("consumer.session.timeout.ms", "50000"), ("share.isolation.level", "read_committed")]);
+    assert_eq!(take_without_effect(&mut given, group_key).len(), 1);
+    assert_eq!(given, map(&[("consumer.session.timeout.ms", "50000")]));
 }
 
 #[test]

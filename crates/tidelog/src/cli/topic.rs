@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use serde_json::json;
+use tidelog_core::topic_config::{take_without_effect, topic_key};
 use tidelog_types::TopicName;
 
 use super::{Bootstrap, Changes, Table, parse_setting, print_json, set_twice};
@@ -65,7 +66,7 @@ pub(crate) struct Alter {
 impl Verb {
     pub(super) fn wrong(&self) -> Option<String> {
         match self {
-            Self::Create { configs, .. } => set_twice(configs),
+            Self::Create { configs, .. } => set_twice(configs).or_else(|| without_effect(configs)),
             Self::Alter(alter) => alter.changes.wrong(),
             Self::List { .. } | Self::Describe { .. } | Self::Delete { .. } => None,
         }
@@ -80,6 +81,12 @@ impl Verb {
             Self::Alter(alter) => alter.bootstrap.json,
         }
     }
+}
+
+/// What CreateTopics would not keep: who types it means it.
+fn without_effect(configs: &[(String, String)]) -> Option<String> {
+    let mut configs = configs.iter().cloned().collect();
+    take_without_effect(&mut configs, topic_key).first().map(ToString::to_string)
 }
 
 /// Checks a topic's name on the command line.

@@ -7,19 +7,15 @@ use serde_json::Value;
 use crate::process::{Folder, Node, serve};
 
 /// Every key of Apache Kafka 4.3.1's topics with its default (ours where it differs on purpose), and another value.
-const KEYS: [(&str, &str, &str); 33] = [
+const KEYS: [(&str, &str, &str); 27] = [
     ("cleanup.policy", "delete", "compact,delete"),
     ("compression.gzip.level", "-1", "9"),
-    ("compression.lz4.level", "9", "12"),
     ("compression.type", "producer", "zstd"),
     ("compression.zstd.level", "3", "-5"),
     ("delete.retention.ms", "86400000", "1000"),
-    ("file.delete.delay.ms", "60000", "1"),
     ("flush.messages", "9223372036854775807", "1000"),
     ("flush.ms", "9223372036854775807", "500"),
-    ("follower.replication.throttled.replicas", "", "0:1,1:1"),
     ("index.interval.bytes", "4096", "8192"),
-    ("leader.replication.throttled.replicas", "", "*"),
     ("local.retention.bytes", "-2", "1048576"),
     ("local.retention.ms", "21600000", "60000"),
     ("max.compaction.lag.ms", "9223372036854775807", "86400000"),
@@ -30,9 +26,7 @@ const KEYS: [(&str, &str, &str); 33] = [
     ("min.cleanable.dirty.ratio", "0.5", "0.25"),
     ("min.compaction.lag.ms", "0", "1000"),
     ("min.insync.replicas", "1", "2"),
-    ("preallocate", "false", "true"),
     ("remote.log.copy.disable", "false", "true"),
-    ("remote.log.delete.on.disable", "false", "true"),
     ("remote.storage.enable", "true", "true"),
     ("retention.bytes", "-1", "1073741824"),
     ("retention.ms", "604800000", "3600000"),
@@ -41,6 +35,16 @@ const KEYS: [(&str, &str, &str); 33] = [
     ("segment.jitter.ms", "0", "1000"),
     ("segment.ms", "604800000", "60000"),
     ("unclean.leader.election.enable", "false", "true"),
+];
+
+/// Those that nothing acts on, likewise.
+const WITHOUT_EFFECT: [(&str, &str, &str); 6] = [
+    ("compression.lz4.level", "9", "12"),
+    ("file.delete.delay.ms", "60000", "1"),
+    ("follower.replication.throttled.replicas", "", "0:1,1:1"),
+    ("leader.replication.throttled.replicas", "", "*"),
+    ("preallocate", "false", "true"),
+    ("remote.log.delete.on.disable", "false", "true"),
 ];
 
 /// What a topic's description says of each key: its value, and whether the topic sets it.
@@ -54,8 +58,11 @@ async fn configs(node: &Node, topic: &str) -> BTreeMap<String, (String, bool)> {
 }
 
 fn expected(other: bool) -> BTreeMap<String, (String, bool)> {
+    let idle =
+        WITHOUT_EFFECT.into_iter().map(|(key, default, _)| (key.to_owned(), (default.to_owned(), false)));
     KEYS.into_iter()
         .map(|(key, default, set)| (key.to_owned(), (if other { set } else { default }.to_owned(), other)))
+        .chain(idle)
         .collect()
 }
 
@@ -85,7 +92,7 @@ async fn every_key_of_a_topic_is_shown_set_and_unset() {
         let (key, rest) = line.split_once(' ').unwrap();
         rows.insert(key, rest.split_whitespace().collect());
     }
-    assert_eq!(rows.len(), KEYS.len(), "{}", shown.output);
+    assert_eq!(rows.len(), KEYS.len() + WITHOUT_EFFECT.len(), "{}", shown.output);
     for (key, _, set) in KEYS {
         assert_eq!(rows[key], [set, "topic"], "{key}");
     }
@@ -93,5 +100,17 @@ async fn every_key_of_a_topic_is_shown_set_and_unset() {
     assert_eq!(wrong.code, Some(1));
     let told = "alter topic set: INVALID_CONFIG: Unknown topic config name: retention.hours";
     assert_eq!(wrong.errors, format!("error: {told}\n"));
+    for (key, default, other) in WITHOUT_EFFECT {
+        let setting = format!("{key}={other}");
+        let told = format!("Cannot set {key}: it has no effect here, and stays at {default}");
+        let wrong = node.run(&["topic", "alter", "set", "--set", &setting]).await;
+        assert_eq!(
+            (wrong.code, wrong.errors),
+            (Some(1), format!("error: alter topic set: INVALID_CONFIG: {told}\n"))
+        );
+        let wrong = node.run(&["topic", "create", "more", "--set", &setting]).await;
+        assert_eq!(wrong.code, Some(2));
+        assert!(wrong.errors.contains(&told), "{}", wrong.errors);
+    }
     assert_eq!(node.stop().await.code, Some(0));
 }
