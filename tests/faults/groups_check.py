@@ -10,9 +10,10 @@ import bisect
 import collections
 import dataclasses
 
+from groups_member import SESSION_MS
 
 # From when the node is ready again: a session time-out, and a client's way back.
-FENCED_AFTER_SECONDS = 5
+FENCED_AFTER_SECONDS = SESSION_MS / 1000 + 2
 
 
 @dataclasses.dataclass
