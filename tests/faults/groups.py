@@ -8,6 +8,7 @@ folder then: `node.log`, and a file of events for each group.
 
 import argparse
 import collections
+import itertools
 import json
 import random
 import signal
@@ -371,7 +372,8 @@ class Campaign:
         over = ready + SESSION_SECONDS + TICK_SECONDS
         now = time.monotonic()
         group.look()
-        told = [event["t"] for event in group.events[-20:] if event["e"] == "fenced"]
+        lately = itertools.takewhile(lambda event: event["t"] > ready, reversed(group.events))
+        told = [event["t"] for event in lately if event["e"] == "fenced"]
         seen = ([now] if members > len(group.inside) else []) + told
         return max([since, *(at for at in seen if at < over)])
 
@@ -384,7 +386,10 @@ class Campaign:
                 why, members = self.described(group)
                 since = waiting[group.name] = self.begins(group, waiting[group.name], ready, members)
                 now = time.monotonic()
-                if why is None and group.members_have_all():
+                if members > len(group.inside) and now > ready + (SESSION_SECONDS + TICK_SECONDS) * self.arguments.patience:
+                    self.findings.add(f"{group.name}: who died with the node is in it {now - ready:.1f} s after it was ready: {why}")
+                    del waiting[group.name]
+                elif why is None and group.members_have_all():
                     del waiting[group.name]
                     self.settled.append((now - since, now - ready, group.name))
                 elif now - since > limit and not self.is_dead():

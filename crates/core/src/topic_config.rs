@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 use tidelog_types::shown;
 
 pub use self::{
-    broker_keys::{broker_key, broker_keys, has_effect, is_of_one_broker},
+    broker_keys::{broker_key, broker_keys, has_effect, is_idle, is_of_one_broker},
     check::{ConfigError, check},
     describe::{
         Description, Source, SynonymValue, describe_broker, describe_broker_defaults, describe_topic,
@@ -58,8 +58,10 @@ impl BrokerSettings {
             (&self.dynamic_defaults, Source::DynamicDefaultBroker),
             (&self.static_values, Source::StaticBroker),
         ];
+        let is_idle = is_idle(name);
         let mut values: Vec<_> = set
             .into_iter()
+            .filter(|(_, source)| !is_idle || *source == Source::StaticBroker)
             .filter_map(|(values, source)| {
                 values.get(name).map(|value| SynonymValue { name, value: value.clone(), source })
             })
@@ -135,8 +137,7 @@ pub fn take_without_effect(
     overrides.retain(|name, value| {
         let Some(key) = key_of(name).filter(|key| key.read_only) else { return true };
         if key.is_without_effect(value) {
-            let default = key.default.unwrap_or_default();
-            refusals.push(ConfigError::WithoutEffect { key: key.name, default });
+            refusals.push(ConfigError::WithoutEffect { key: key.name });
         }
         false
     });

@@ -70,16 +70,16 @@ impl LogConfig {
     }
 }
 
-/// What an entry of an index counts for in `segment.index.bytes`: a segment has as many entries as one of Kafka's, whose index by time
-/// has the largest.
-pub const INDEX_ENTRY_BYTES: u64 = 12;
+/// What an entry of an index counts for in `segment.index.bytes`, whatever it takes in the file: so much as one of Kafka's index by time,
+/// the largest of its entries, so that what is right for Kafka is not too little here.
+pub(crate) const COUNTED_ENTRY_BYTES: u64 = 12;
 
 /// Settings of one partition, resolved from its topic's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionConfig {
     /// `segment.bytes`.
     pub segment_bytes: ByteSize,
-    /// `segment.index.bytes`: a segment is sealed where its index has as many entries as fit in this, at [`INDEX_ENTRY_BYTES`] each.
+    /// `segment.index.bytes`: a segment is sealed where its index has as many entries as fit in this, at 12 bytes each.
     pub segment_index_bytes: ByteSize,
     /// `segment.ms`, jitter subtracted; acts on appends.
     pub segment_age: Duration,

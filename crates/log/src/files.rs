@@ -14,7 +14,7 @@ use tidelog_runtime::{Lane, OpenMode, sync_error};
 use tidelog_types::{Offset, Timestamp};
 
 use crate::{
-    config::{INDEX_ENTRY_BYTES, PartitionConfig},
+    config::{COUNTED_ENTRY_BYTES, PartitionConfig},
     descriptors::Use,
     engine::Engine,
     partition::Partition,
@@ -165,7 +165,9 @@ impl Files {
         let (mut bytes, mut entries, mut indexed) = {
             let content = active.segment.content();
             let intervals = content.intervals.as_deref().unwrap_or_default();
-            (content.bytes, intervals.len() as u64, intervals.last().map(|last| last.position))
+            // Behind what was saved there is a new entry, however near.
+            let last = intervals.last().filter(|_| intervals.len() != active.saved);
+            (content.bytes, intervals.len() as u64, last.map(|last| last.position))
         };
         let mut count = 0;
         for batch in batches {
@@ -453,7 +455,7 @@ fn active(segment: Arc<Segment>, rolls_from: Option<Timestamp>) -> Active {
 
 /// The most entries of a segment's index.
 fn entries_max(config: &PartitionConfig) -> u64 {
-    (config.segment_index_bytes.get() / INDEX_ENTRY_BYTES).max(1)
+    (config.segment_index_bytes.get() / COUNTED_ENTRY_BYTES).max(1)
 }
 
 /// Whether a relative offset would leave 31 bits, which Kafka's own index files cannot hold.

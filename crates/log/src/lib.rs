@@ -41,7 +41,7 @@ mod space;
 mod tail;
 mod write_behind;
 
-pub use config::{INDEX_ENTRY_BYTES, LogConfig, PartitionConfig};
+pub use config::{LogConfig, PartitionConfig};
 #[doc(hidden)]
 pub use data_dir::meta_properties;
 pub use data_dir::{DirectoryLock, DirectoryOwner, directory_owner};

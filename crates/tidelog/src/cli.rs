@@ -24,6 +24,7 @@ use std::{
 
 use anyhow::Result;
 use clap::{ArgGroup, Args, CommandFactory as _, Parser, Subcommand, ValueEnum as _, error::ErrorKind};
+use tidelog_core::topic_config::{Key, take_without_effect};
 
 use crate::{
     config::{Address, LogFormat, Overrides},
@@ -97,10 +98,10 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    /// What is wrong with them together: a key has one value, or none.
-    fn wrong(&self) -> Option<String> {
+    /// What is wrong with them together: a key has one value, or none, and something acts on it.
+    fn wrong(&self, key_of: KeyOf) -> Option<String> {
         let both = self.unset.iter().find(|unset| self.set.iter().any(|(key, _)| key == unset.trim()));
-        both.map(|key| format!("{key} is both set and unset")).or_else(|| set_twice(&self.set))
+        both.map(|key| format!("{key} is both set and unset")).or_else(|| wrong_settings(&self.set, key_of))
     }
 
     /// The keys, with their values where they are set. To unset one twice is to unset it.
@@ -111,11 +112,17 @@ impl Changes {
     }
 }
 
-/// Which key has two values.
-fn set_twice(set: &[(String, String)]) -> Option<String> {
+/// Finds a key of a topic or of a group.
+type KeyOf = fn(&str) -> Option<&'static Key>;
+
+/// Which key has two values, or one that would not be kept: who types it means it.
+fn wrong_settings(set: &[(String, String)], key_of: KeyOf) -> Option<String> {
     let mut keys = BTreeSet::new();
-    let twice = set.iter().find(|(key, _)| !keys.insert(key))?;
-    Some(format!("{} is set twice", twice.0))
+    let twice = set.iter().find(|(key, _)| !keys.insert(key));
+    twice.map(|twice| format!("{} is set twice", twice.0)).or_else(|| {
+        let mut set = set.iter().cloned().collect();
+        take_without_effect(&mut set, key_of).first().map(ToString::to_string)
+    })
 }
 
 /// Where a verb that asks the admin HTTP listener connects.

@@ -165,10 +165,13 @@ impl Node {
         status.waits_for("the store's answer to which data directory it is used with");
         let claim = if claimed { store.claim_directory(&claimant).await? } else { None };
         let metadata: Arc<dyn tidelog_replica::Metadata> = Arc::new(controller.clone());
-        let replica_config = ReplicaConfig {
+        let mut replica_config = ReplicaConfig {
             static_values: config.settings.static_values.clone(),
             ..ReplicaConfig::new(config.node_id, registered_at)
         };
+        if let Some(interval) = config.settings.amount("log.retention.check.interval.ms") {
+            replica_config.retention_check_interval = Duration::from_millis(interval);
+        }
         status.waits_for("the partitions");
         let (replicas, started) = ReplicaManager::start(
             replica_config,

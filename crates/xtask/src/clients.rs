@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, fs, path::Path, path::PathBuf, process::Command
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 
-pub use install::Client;
+pub use install::{Client, check_kcat};
 
 use crate::{
     local, process,

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::process;
+use crate::{clients, process};
 
 /// A program that a stage needs, and where it comes from.
 struct Program {
@@ -62,6 +62,11 @@ pub fn check() -> Result<()> {
     }
     if is_there("go") {
         missing.extend(lacking_in_go(said_by("go", &["env", "GOVERSION"]).as_deref()));
+    }
+    if is_there("kcat")
+        && let Err(error) = clients::check_kcat()
+    {
+        missing.push(line("kcat", &error.to_string(), "Debian 12: kcat"));
     }
     if is_there("python3") {
         missing.extend(lacking_small_disk());

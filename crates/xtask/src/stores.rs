@@ -145,7 +145,8 @@ pub fn python_environment(name: &str, requirements: &[&str], constraints: Option
 pub fn locked_environment(name: &str, lock: &Path) -> Result<PathBuf> {
     let wanted = fs::read_to_string(lock).with_context(|| format!("read {}", lock.display()))?;
     environment_once(name, &wanted, &lock.display().to_string(), |pip| {
-        pip.args(["--require-hashes", "-r"]).arg(lock);
+        // An archive of the machine's own has another hash than the one that is locked, and would be taken first.
+        pip.args(["--require-hashes", "-r"]).arg(lock).env_remove("PIP_FIND_LINKS");
     })
 }
 

@@ -9,8 +9,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use tidelog_core::{
     cluster::{Command, ConfigChange, ConfigResource, MetadataImage},
     topic_config::{
-        ConfigError, Key, TopicConfig, check_broker_value, check_group, group_key, is_client_metrics_key,
-        is_of_one_broker, take_without_effect, topic_key,
+        ConfigError, Key, TopicConfig, broker_key, check_broker_value, check_group, group_key,
+        is_client_metrics_key, is_idle, is_of_one_broker, take_without_effect, topic_key,
     },
 };
 use tidelog_wire::{ErrorCode, Str};
@@ -41,7 +41,7 @@ pub(crate) trait ResourceChange {
     /// The names of the keys, in the request's order.
     fn keys(&self) -> impl Iterator<Item = &Str>;
 
-    /// Whether it names all that a resource is to have, which tools copy from another one, and not what somebody means to change.
+    /// Whether it names all that a resource is to have.
     const IS_WHOLE: bool;
 
     /// The overrides that the resource is to have.
@@ -100,7 +100,9 @@ async fn alter_one<C: ResourceChange>(node: &Node, change: &C, validate_only: bo
         return Err(ApiError::new(ErrorCode::InvalidRequest, "Error due to duplicate config keys"));
     }
     let wanted = change.wanted(&target)?;
-    target.apply(node, wanted, C::IS_WHOLE, validate_only).await
+    let acts = |key: &&Str| target.key_of()(key).is_some_and(|key| !key.read_only);
+    let is_copy = C::IS_WHOLE || keys.iter().any(acts);
+    target.apply(node, wanted, is_copy, validate_only).await
 }
 
 /// Subscriptions to client metrics have Kafka's settings, which nobody can set here.
@@ -163,8 +165,19 @@ impl Target {
         Ok(Self { resource, place, image })
     }
 
-    /// The overrides that it has now.
+    /// The overrides that it has now. What another version kept, and nothing acts on here, is none.
     pub(crate) fn overrides(&self) -> BTreeMap<String, String> {
+        let mut overrides = self.stored();
+        match &self.resource {
+            Resource::Topic(_) | Resource::Group(_) => {
+                drop(take_without_effect(&mut overrides, self.key_of()))
+            }
+            Resource::Broker | Resource::BrokerDefaults => overrides.retain(|key, _| !is_idle(key)),
+        }
+        overrides
+    }
+
+    fn stored(&self) -> BTreeMap<String, String> {
         match &self.place {
             Place::Config(resource) => self.image.configs(*resource),
             Place::Group(group) => self.image.group_configs().get(group),
@@ -178,7 +191,7 @@ impl Target {
         &self,
         node: &Node,
         wanted: BTreeMap<String, String>,
-        is_whole: bool,
+        is_copy: bool,
         validate_only: bool,
     ) -> Result<(), ApiError> {
         let wanted = match &self.place {
@@ -188,10 +201,10 @@ impl Target {
                 wanted.into_iter().map(|(key, value)| (key, value.trim().to_owned())).collect()
             }
         };
-        let current = self.overrides();
-        let mut wanted = self.with_what_stays(&current, wanted);
-        self.check(node, &current, &wanted)?;
-        self.take_without_effect(&current, &mut wanted, is_whole)?;
+        let mut wanted = self.with_what_stays(&self.overrides(), wanted);
+        self.check(node, &self.overrides(), &wanted)?;
+        let without_effect = self.take_without_effect(&mut wanted, is_copy)?;
+        let current = self.stored();
         let set = wanted.iter().filter(|(key, value)| current.get(*key) != Some(value));
         let changes: Vec<(String, ConfigChange)> = set
             .map(|(key, value)| (key.clone(), ConfigChange::Set { value: value.clone() }))
@@ -202,7 +215,11 @@ impl Target {
                     .map(|key| (key.clone(), ConfigChange::Delete {})),
             )
             .collect();
-        if validate_only || changes.is_empty() {
+        if validate_only {
+            return Ok(());
+        }
+        if changes.is_empty() {
+            warn_without_effect(&self.resource, &without_effect);
             return Ok(());
         }
         let command = match self.place.clone() {
@@ -214,32 +231,31 @@ impl Target {
         let index = node.metadata.image().index;
         let _ = node.wait_visible(APPLY_WAIT_MS, |image| image.index >= index).await;
         coordinator::take_settings(node);
+        warn_without_effect(&self.resource, &without_effect);
         Ok(())
     }
 
-    /// Takes out what is of a topic or a group and has no effect. Who means to change it is refused; one that another version kept
-    /// goes without a word.
+    /// The table of its keys.
+    fn key_of(&self) -> fn(&str) -> Option<&'static Key> {
+        match &self.resource {
+            Resource::Topic(_) => topic_key,
+            Resource::Group(_) => group_key,
+            Resource::Broker | Resource::BrokerDefaults => broker_key,
+        }
+    }
+
+    /// Takes out what is of a topic or a group and has no effect, and tells what that was. It is refused where nothing else is asked
+    /// for: what is copied with the rest of a topic's settings need not stop the rest.
     fn take_without_effect(
         &self,
-        current: &BTreeMap<String, String>,
         wanted: &mut BTreeMap<String, String>,
-        is_whole: bool,
-    ) -> Result<(), ApiError> {
-        let (name, key_of): (&str, fn(&str) -> Option<&'static Key>) = match &self.resource {
-            Resource::Topic(name) => (name.as_str(), topic_key),
-            Resource::Group(name) => (name.as_str(), group_key),
-            Resource::Broker | Resource::BrokerDefaults => return Ok(()),
-        };
-        let mut refusals = take_without_effect(wanted, key_of);
-        refusals.retain(
-            |error| !matches!(error, ConfigError::WithoutEffect { key, .. } if current.contains_key(*key)),
-        );
-        if is_whole {
-            warn_without_effect(&shown(name), &refusals);
-        } else if !refusals.is_empty() {
-            return Err(config_errors(&refusals));
+        is_copy: bool,
+    ) -> Result<Vec<ConfigError>, ApiError> {
+        if matches!(self.resource, Resource::Broker | Resource::BrokerDefaults) {
+            return Ok(Vec::new());
         }
-        Ok(())
+        let taken = take_without_effect(wanted, self.key_of());
+        if is_copy || taken.is_empty() { Ok(taken) } else { Err(config_errors(&taken)) }
     }
 
     /// What the node itself keeps among a broker's overrides no client takes away: a full replacement does not name it.

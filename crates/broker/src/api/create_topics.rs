@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt::Display,
+    fmt::Debug,
     sync::Arc,
 };
 
@@ -37,13 +37,22 @@ pub(crate) struct Wanted {
     /// Replicas by partition; empty where the controller places them.
     pub assignments: Vec<Vec<BrokerId>>,
     pub configs: BTreeMap<String, String>,
+    /// What else was asked for, and nothing acts on.
+    pub without_effect: Vec<ConfigError>,
 }
 
 impl Wanted {
     /// A topic as the broker's defaults make it.
     pub(crate) fn by_default(node: &Node, image: &MetadataImage, name: TopicName) -> Self {
         let (partition_count, replication_factor) = defaults(node, image);
-        Self { name, partition_count, replication_factor, assignments: Vec::new(), configs: BTreeMap::new() }
+        Self {
+            name,
+            partition_count,
+            replication_factor,
+            assignments: Vec::new(),
+            configs: BTreeMap::new(),
+            without_effect: Vec::new(),
+        }
     }
 }
 
@@ -89,7 +98,10 @@ pub(crate) async fn handle(
             Err(error) => Err(error),
             // Kafka draws an id for what it only looks at, too.
             Ok(wanted) if request.validate_only => Ok((wanted, TopicId::from_bytes(node.ids.uuid()))),
-            Ok(wanted) => create(node, wanted.clone(), request.timeout_ms).await.map(|id| (wanted, id)),
+            Ok(wanted) => create(node, wanted.clone(), request.timeout_ms).await.map(|id| {
+                warn_without_effect(&wanted.name, &wanted.without_effect);
+                (wanted, id)
+            }),
         };
         results.push(match result {
             Err(error) => failed(&topic.name, error),
@@ -143,9 +155,9 @@ fn succeeded(node: &Node, name: &Str, wanted: &Wanted, id: TopicId) -> Creatable
 }
 
 /// Says that settings of a topic or a group that somebody gave were not kept.
-pub(crate) fn warn_without_effect(name: &dyn Display, errors: &[ConfigError]) {
+pub(crate) fn warn_without_effect(resource: &dyn Debug, errors: &[ConfigError]) {
     for error in errors {
-        tracing::warn!(%name, "a setting was not kept: {error}");
+        tracing::warn!(?resource, %error, "a setting was not kept");
     }
 }
 
@@ -162,7 +174,7 @@ fn check(node: &Node, topic: &CreatableTopic) -> Result<Wanted, ApiError> {
     let mut configs = configs(topic)?;
     TopicConfig::resolve(&node.settings(&image), &configs).map_err(|errors| config_errors(&errors))?;
     // A topic is often made with all that another one has: what is without effect is not kept, and the answer shows its default.
-    warn_without_effect(&name, &take_without_effect(&mut configs, topic_key));
+    let without_effect = take_without_effect(&mut configs, topic_key);
     let (default_partitions, default_replication) = defaults(node, &image);
     let mut wanted = Wanted {
         name,
@@ -170,6 +182,7 @@ fn check(node: &Node, topic: &CreatableTopic) -> Result<Wanted, ApiError> {
         replication_factor: default_replication,
         assignments: Vec::new(),
         configs,
+        without_effect,
     };
     if topic.assignments.is_empty() {
         match topic.num_partitions {

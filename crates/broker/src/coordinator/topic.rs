@@ -44,6 +44,7 @@ pub(crate) async fn ensure(node: &Arc<Node>) -> Result<(), ApiError> {
         replication_factor: number("offsets.topic.replication.factor", 1),
         assignments: Vec::new(),
         configs: configs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect::<BTreeMap<_, _>>(),
+        without_effect: Vec::new(),
     };
     tracing::info!(topic = %name, partitions = wanted.partition_count, "creating the topic of groups and offsets");
     match create_topics::create(node, wanted, CREATE_WAIT_MS).await {

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use tidelog_core::cluster::{Command, ConfigChange, ConfigResource, TIER_DELETION_GRACE_MS};
 use tidelog_testkit::raw_client::RawClient;
+use tidelog_types::TopicName;
 use tidelog_wire::{
     ErrorCode, Str,
     messages::{
@@ -16,6 +18,7 @@ use crate::node::{Node, Options};
 
 const TOPIC: i8 = 2;
 const BROKER: i8 = 4;
+const GROUP: i8 = 32;
 
 async fn describe(
     client: &mut RawClient,
@@ -42,6 +45,12 @@ async fn overrides(client: &mut RawClient, topic: &str) -> BTreeMap<String, Stri
     let described = describe(client, 4, TOPIC, topic).await;
     let set = described.into_iter().filter(|entry| entry.config_source == 1);
     set.map(|entry| (entry.name.to_string(), entry.value.unwrap().to_string())).collect()
+}
+
+/// The settings of all brokers.
+async fn defaults(client: &mut RawClient) -> BTreeMap<String, String> {
+    let described = describe(client, 4, BROKER, "").await;
+    described.into_iter().map(|entry| (entry.name.to_string(), entry.value.unwrap().to_string())).collect()
 }
 
 fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -188,7 +197,7 @@ async fn alter_replaces_and_incremental_alter_edits() {
     node.stop().await;
 }
 
-// Who copies all that another topic has is not stopped by it, who means to change it is told.
+// Who copies settings of another topic gets the rest of them, who asks for nothing else is told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_nothing_acts_on_stays_at_its_default() {
     let node = Node::start().await;
@@ -206,27 +215,85 @@ async fn what_nothing_acts_on_stays_at_its_default() {
     let invalid = ErrorCode::InvalidConfig.code();
     assert_eq!(alter(&mut client, TOPIC, "t", &[("file.delete.delay.ms", "soon")]).await, invalid);
 
-    let meant = [("retention.ms", 0, Some("2000")), ("preallocate", 0, Some("true"))];
+    let meant = [("preallocate", 0, Some("true"))];
     assert_eq!(incremental(&mut client, TOPIC, "t", &meant).await, invalid);
-    assert_eq!(overrides(&mut client, "t").await, map(&[("retention.ms", "1000")]), "all of it is refused");
-    let default = [("retention.ms", 0, Some("2000")), ("preallocate", 0, Some("false"))];
-    assert_eq!(incremental(&mut client, TOPIC, "t", &default).await, 0);
-    assert_eq!(incremental(&mut client, TOPIC, "t", &[("preallocate", 1, None)]).await, 0);
+    // As a mirror of another cluster's topics asks.
+    let copied = [("retention.ms", 0, Some("2000")), ("preallocate", 0, Some("true"))];
+    assert_eq!(incremental(&mut client, TOPIC, "t", &copied).await, 0);
+    assert_eq!(overrides(&mut client, "t").await, map(&[("retention.ms", "2000")]));
+    for default in [("preallocate", 0, Some("false")), ("preallocate", 1, None)] {
+        assert_eq!(incremental(&mut client, TOPIC, "t", &[default]).await, 0);
+    }
     assert_eq!(overrides(&mut client, "t").await, map(&[("retention.ms", "2000")]));
 
-    let group = 32;
-    assert_eq!(
-        incremental(&mut client, group, "g", &[("share.isolation.level", 0, Some("read_committed"))]).await,
-        invalid
-    );
-    assert_eq!(
-        incremental(&mut client, group, "g", &[("consumer.session.timeout.ms", 0, Some("50000"))]).await,
-        0
-    );
+    let share = [("share.isolation.level", 0, Some("read_committed"))];
+    assert_eq!(incremental(&mut client, GROUP, "g", &share).await, invalid);
+    let session = ("consumer.session.timeout.ms", 0, Some("50000"));
+    assert_eq!(incremental(&mut client, GROUP, "g", &[share[0], session]).await, 0);
     for key in ["log.preallocate", "log.segment.delete.delay.ms", "compression.lz4.level"] {
         let refused = incremental(&mut client, BROKER, "1", &[(key, 0, Some("1"))]).await;
         assert_eq!(refused, ErrorCode::InvalidRequest.code(), "{key}");
     }
+    node.stop().await;
+}
+
+// Another version may have kept them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stored_settings_that_nothing_acts_on_are_none_and_go_with_the_next_change() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    client.create_topic("t", 1, &[]).await;
+    let topic_id = node.image().topic_by_name(&TopicName::new("t").unwrap()).unwrap().id;
+    let stored = |resource, key: &str, value: &str| Command::AlterConfigs {
+        resource,
+        changes: vec![(key.to_owned(), ConfigChange::Set { value: value.to_owned() })],
+    };
+    let (brokers, of_topic) = (ConfigResource::ClusterDefault {}, ConfigResource::Topic { topic_id });
+    node.propose(stored(brokers, "compression.lz4.level", "3")).await;
+    node.propose(stored(of_topic, "file.delete.delay.ms", "1")).await;
+    node.propose(stored(of_topic, "compression.lz4.level", "99")).await;
+    assert_eq!(defaults(&mut client).await, map(&[]));
+    for (kind, name) in [(TOPIC, "t"), (BROKER, "1")] {
+        let described = describe(&mut client, 4, kind, name).await;
+        let level = described.iter().find(|entry| entry.name == "compression.lz4.level").unwrap();
+        let values: Vec<_> =
+            level.synonyms.iter().map(|entry| (entry.value.as_deref(), entry.source)).collect();
+        assert_eq!((level.value.as_deref(), level.config_source), (Some("9"), 5));
+        assert_eq!(values, [(Some("9"), 5)]);
+    }
+    let other = [("file.delete.delay.ms", 0, Some("5"))];
+    assert_eq!(incremental(&mut client, TOPIC, "t", &other).await, ErrorCode::InvalidConfig.code());
+    // What is stored of another version keeps no change from being made, and goes with it.
+    assert_eq!(incremental(&mut client, TOPIC, "t", &[("retention.ms", 0, Some("1000"))]).await, 0);
+    assert_eq!(incremental(&mut client, BROKER, "", &[("log.retention.ms", 0, Some("1000"))]).await, 0);
+    let one = map(&[("retention.ms", "1000")]);
+    assert_eq!(node.image().configs(of_topic), Some(&one));
+    let one = map(&[("log.retention.ms", "1000")]);
+    assert_eq!(node.image().configs(brokers), Some(&one));
+    node.stop().await;
+}
+
+// What controllers act on is kept among the settings of all brokers, and is no client's to take away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_replacement_keeps_what_the_node_itself_set() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    let grace = ConfigChange::Set { value: "1000".to_owned() };
+    node.propose(Command::AlterConfigs {
+        resource: ConfigResource::ClusterDefault {},
+        changes: vec![(TIER_DELETION_GRACE_MS.to_owned(), grace)],
+    })
+    .await;
+    assert_eq!(alter(&mut client, BROKER, "", &[("log.retention.ms", "1000")]).await, 0);
+    assert_eq!(
+        defaults(&mut client).await,
+        map(&[("log.retention.ms", "1000"), (TIER_DELETION_GRACE_MS, "1000")])
+    );
+    assert_eq!(alter(&mut client, BROKER, "", &[]).await, 0);
+    assert_eq!(defaults(&mut client).await, map(&[(TIER_DELETION_GRACE_MS, "1000")]));
+    let other = alter(&mut client, BROKER, "", &[(TIER_DELETION_GRACE_MS, "2000")]).await;
+    assert_eq!(other, ErrorCode::InvalidRequest.code());
+    assert_eq!(defaults(&mut client).await, map(&[(TIER_DELETION_GRACE_MS, "1000")]));
     node.stop().await;
 }
 

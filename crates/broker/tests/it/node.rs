@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::SocketAddr, path::Path, sync::Arc, time::D
 use tempfile::TempDir;
 use tidelog_broker::{Advertised, BoundListener, Broker, BrokerConfig, BrokerParts, ListenerConfig};
 use tidelog_controller::{Controller, ControllerConfig};
-use tidelog_core::cluster::{BrokerRegistration, Command, Listener, LogIndex, Outcome};
+use tidelog_core::cluster::{BrokerRegistration, Command, Listener, LogIndex, MetadataImage, Outcome};
 use tidelog_log::{Log, LogConfig};
 use tidelog_replica::{ReplicaConfig, ReplicaManager};
 use tidelog_runtime::{FileDisk, FileDiskConfig, RandomIds, Registry, Supervisor, SystemClock, SystemRng};
@@ -189,6 +189,11 @@ impl Node {
         let outcome = self.controller.propose(command).await.unwrap().into_result().unwrap();
         self.replicas.wait_applied(self.controller.image().index).await;
         outcome
+    }
+
+    /// The newest metadata.
+    pub(crate) fn image(&self) -> Arc<MetadataImage> {
+        self.controller.image()
     }
 
     /// Ends the controller: nothing can be asked of it any more, and nothing is decided.

@@ -200,6 +200,13 @@ static BROKER_KEYS: &[Key] = &[
         "The default of the topic key.",
     ),
     dynamic("log.retention.bytes", Long, Some("-1"), Any, "The default of `retention.bytes`."),
+    fixed(
+        "log.retention.check.interval.ms",
+        Long,
+        Some("300000"),
+        AtLeast(1),
+        "How often topics that are not tiered are looked at for what retention lets go; of those that are, it is tier.check.interval.ms.",
+    ),
     fixed("log.retention.hours", Int, Some("168"), Any, "The default of `retention.ms`, in hours."),
     fixed("log.retention.minutes", Int, None, Any, "The default of `retention.ms`, in minutes."),
     dynamic("log.retention.ms", Long, None, AtLeast(-1), "The default of `retention.ms`."),
@@ -369,6 +376,12 @@ pub fn broker_key(name: &str) -> Option<&'static Key> {
 #[must_use]
 pub fn is_of_one_broker(name: &str) -> bool {
     OF_ONE_BROKER.contains(&name)
+}
+
+/// Whether a broker key is without effect and cannot be set while the broker runs: a value that another version kept is none.
+#[must_use]
+pub fn is_idle(name: &str) -> bool {
+    IDLE_KEYS.binary_search_by(|idle| idle.name.cmp(name)).is_ok_and(|found| IDLE_KEYS[found].read_only)
 }
 
 /// Whether anything here acts on a broker key. The others are Kafka's, and are shown for those who look for them.

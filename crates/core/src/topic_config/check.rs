@@ -36,12 +36,10 @@ pub enum ConfigError {
         key: String,
     },
     /// Nothing here acts on the key of a topic or a group.
-    #[error("Cannot set {key}: it has no effect here, and stays at {default}")]
+    #[error("Cannot set {key}: it has no effect here, and keeps its default")]
     WithoutEffect {
         /// The key.
         key: &'static str,
-        /// Its default.
-        default: &'static str,
     },
     /// The key is one broker's alone.
     #[error(

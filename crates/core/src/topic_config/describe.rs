@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     BrokerSettings,
-    broker_keys::broker_keys,
+    broker_keys::{broker_keys, is_idle},
     keys::{ConfigType, Key, TOPIC_KEYS},
 };
 
@@ -148,7 +148,7 @@ pub fn describe_broker(broker: &BrokerSettings) -> Vec<Description> {
 pub fn describe_broker_defaults(overrides: &BTreeMap<String, String>) -> Vec<Description> {
     broker_keys()
         .filter_map(|key| {
-            let value = overrides.get(key.name)?;
+            let value = overrides.get(key.name).filter(|_| !is_idle(key.name))?;
             let source = Source::DynamicDefaultBroker;
             Some(Description {
                 name: key.name,

@@ -130,7 +130,6 @@ pub(super) static IDLE_KEYS: &[Key] = &[
     idle("log.flush.scheduler.interval.ms", Long, Some("9223372036854775807")),
     idle("log.flush.start.offset.checkpoint.interval.ms", Int, Some("60000")),
     idle("log.preallocate", Boolean, Some("false")),
-    idle("log.retention.check.interval.ms", Long, Some("300000")),
     idle("log.segment.delete.delay.ms", Long, Some("60000")),
     idle("max.connection.creation.rate", Int, Some("2147483647")),
     idle("max.connections.per.ip", Int, Some("2147483647")),

@@ -381,7 +381,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         "10485760",
         AtLeast(4),
         synonyms!["log.index.size.max.bytes"],
-        "The size of its index at which a segment is sealed, at 12 bytes an entry.",
+        "A segment is sealed where its index has as many entries as fit in this, each counted as 12 bytes.",
     ),
     key_of(
         "segment.jitter.ms",

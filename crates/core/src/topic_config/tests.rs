@@ -244,7 +244,7 @@ fn a_key_that_nothing_acts_on_is_read_only_and_stays_at_its_default() {
     );
     let refusals = take_without_effect(&mut given, topic_key);
     let texts: Vec<_> = refusals.iter().map(ToString::to_string).collect();
-    assert_eq!(texts, ["Cannot set compression.lz4.level: it has no effect here, and stays at 9"]);
+    assert_eq!(texts, ["Cannot set compression.lz4.level: it has no effect here, and keeps its default"]);
     assert_eq!(given, map(&[("retention.ms", "1")]));
 
     let mut given =

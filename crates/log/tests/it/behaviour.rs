@@ -7,8 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use tidelog_log::{
-    AppendError, CreateError, INDEX_ENTRY_BYTES, Log, LogFailure, LogObserver, PartitionConfig, PartitionLog,
-    ReadError,
+    AppendError, CreateError, Log, LogFailure, LogObserver, PartitionConfig, PartitionLog, ReadError,
 };
 use tidelog_sim::{Context, SimDisk, run};
 use tidelog_types::{ByteSize, LeaderEpoch, Offset, OffsetRange, Timestamp};
@@ -291,7 +290,7 @@ fn a_segment_ends_where_its_index_is_full() {
     with_partition(|_, log, partition| async move {
         // Each batch gets an entry, and four of them fit.
         partition.set_config(PartitionConfig {
-            segment_index_bytes: ByteSize::bytes(4 * INDEX_ENTRY_BYTES + 11),
+            segment_index_bytes: ByteSize::bytes(4 * 12 + 11),
             index_interval_bytes: ByteSize::bytes(1),
             ..small_partition()
         });
@@ -301,11 +300,24 @@ fn a_segment_ends_where_its_index_is_full() {
         log.checkpoint().await.unwrap();
         let ranges: Vec<_> = partition.segments().iter().map(|one| (one.range.base, one.range.end)).collect();
         assert_eq!(ranges, [(offset(0), offset(8)), (offset(8), offset(16)), (offset(16), offset(22))]);
+        // Each checkpoint saves the entries, and what comes then has another one, however far apart entries are to be.
+        partition.set_config(PartitionConfig {
+            segment_index_bytes: ByteSize::bytes(4 * 12),
+            index_interval_bytes: ByteSize::mib(1),
+            ..small_partition()
+        });
+        for _ in 0..4 {
+            append(&partition, 1, 2, 100);
+            log.checkpoint().await.unwrap();
+        }
+        let ranges: Vec<_> =
+            partition.segments()[2..].iter().map(|one| (one.range.base, one.range.end)).collect();
+        assert_eq!(ranges, [(offset(16), offset(24)), (offset(24), offset(36)), (offset(36), offset(38))]);
         // As large as an index may be, and the size of the segment says where it ends.
         partition.set_config(small_partition());
         append(&partition, 2, 20, 100);
         log.checkpoint().await.unwrap();
-        assert_eq!(partition.segments().len(), 3);
+        assert_eq!(partition.segments().len(), 5);
         log.close().await.unwrap();
     });
 }

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Subcommand, builder::NonEmptyStringValueParser};
 use serde_json::{Value, json};
+use tidelog_core::topic_config::group_key;
 
 use super::{Bootstrap, Table, output::error_fields, print_json};
 use crate::{client::GroupAdmin, printable::named, telemetry};
@@ -60,7 +61,7 @@ pub(crate) enum Verb {
 impl Verb {
     pub(super) fn wrong(&self) -> Option<String> {
         match self {
-            Self::Alter(options) => options.changes.wrong(),
+            Self::Alter(options) => options.changes.wrong(group_key),
             _ => None,
         }
     }

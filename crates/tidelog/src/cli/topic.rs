@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use serde_json::json;
-use tidelog_core::topic_config::{take_without_effect, topic_key};
+use tidelog_core::topic_config::topic_key;
 use tidelog_types::TopicName;
 
-use super::{Bootstrap, Changes, Table, parse_setting, print_json, set_twice};
+use super::{Bootstrap, Changes, Table, parse_setting, print_json, wrong_settings};
 use crate::client::{Admin, Configured, NewTopic, TopicMetadata};
 
 #[derive(Debug, Subcommand)]
@@ -66,8 +66,8 @@ pub(crate) struct Alter {
 impl Verb {
     pub(super) fn wrong(&self) -> Option<String> {
         match self {
-            Self::Create { configs, .. } => set_twice(configs).or_else(|| without_effect(configs)),
-            Self::Alter(alter) => alter.changes.wrong(),
+            Self::Create { configs, .. } => wrong_settings(configs, topic_key),
+            Self::Alter(alter) => alter.changes.wrong(topic_key),
             Self::List { .. } | Self::Describe { .. } | Self::Delete { .. } => None,
         }
     }
@@ -81,12 +81,6 @@ impl Verb {
             Self::Alter(alter) => alter.bootstrap.json,
         }
     }
-}
-
-/// What CreateTopics would not keep: who types it means it.
-fn without_effect(configs: &[(String, String)]) -> Option<String> {
-    let mut configs = configs.iter().cloned().collect();
-    take_without_effect(&mut configs, topic_key).first().map(ToString::to_string)
 }
 
 /// Checks a topic's name on the command line.

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
+use tokio::time::Instant;
 
-use crate::process::{Folder, Node, serve};
+use crate::process::{Folder, Node, PATIENCE, serve};
 
 /// Every key of Apache Kafka 4.3.1's topics with its default (ours where it differs on purpose), and another value.
 const KEYS: [(&str, &str, &str); 27] = [
@@ -100,17 +101,42 @@ async fn every_key_of_a_topic_is_shown_set_and_unset() {
     assert_eq!(wrong.code, Some(1));
     let told = "alter topic set: INVALID_CONFIG: Unknown topic config name: retention.hours";
     assert_eq!(wrong.errors, format!("error: {told}\n"));
-    for (key, default, other) in WITHOUT_EFFECT {
+    for (key, _, other) in WITHOUT_EFFECT {
         let setting = format!("{key}={other}");
-        let told = format!("Cannot set {key}: it has no effect here, and stays at {default}");
-        let wrong = node.run(&["topic", "alter", "set", "--set", &setting]).await;
-        assert_eq!(
-            (wrong.code, wrong.errors),
-            (Some(1), format!("error: alter topic set: INVALID_CONFIG: {told}\n"))
-        );
-        let wrong = node.run(&["topic", "create", "more", "--set", &setting]).await;
-        assert_eq!(wrong.code, Some(2));
-        assert!(wrong.errors.contains(&told), "{}", wrong.errors);
+        let told = format!("Cannot set {key}: it has no effect here, and keeps its default");
+        for verb in [["topic", "alter", "set"], ["topic", "create", "more"]] {
+            let wrong =
+                node.run(&[&verb[..], &["--set", &setting, "--set", "retention.ms=1"]].concat()).await;
+            assert_eq!(wrong.code, Some(2));
+            assert!(wrong.errors.contains(&told), "{}", wrong.errors);
+        }
+    }
+    let wrong = node.run(&["group", "alter", "g", "--set", "share.isolation.level=read_committed"]).await;
+    assert_eq!(wrong.code, Some(2));
+    assert!(wrong.errors.contains("Cannot set share.isolation.level"), "{}", wrong.errors);
+    assert_eq!(node.stop().await.code, Some(0));
+}
+
+// A topic that is not tiered is looked at by the broker alone, as often as it is told.
+#[tokio::test]
+async fn retention_looks_as_often_as_it_is_told() {
+    let folder = Folder::new();
+    let settings = ["--set", "log.retention.check.interval.ms=100"];
+    let node = Node::start(serve(&folder.path("data"), &settings)).await;
+    node.verb(&[
+        "topic",
+        "create",
+        "short",
+        "--set",
+        "remote.storage.enable=false",
+        "--set",
+        "retention.ms=1",
+    ])
+    .await;
+    node.produce("short", "a\nb\nc\n").await;
+    let deadline = Instant::now() + PATIENCE;
+    while !node.values("short").await.is_empty() {
+        assert!(Instant::now() < deadline, "nothing was let go");
     }
     assert_eq!(node.stop().await.code, Some(0));
 }

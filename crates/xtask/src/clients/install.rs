@@ -91,10 +91,13 @@ pub(super) fn older_python() -> Result<PathBuf> {
 }
 
 /// kcat is the machine's: its lock file names the versions of it, and of the library in it, that the tests are known to be right for.
-fn check_kcat(folder: &Path) -> Result<()> {
+///
+/// # Errors
+/// When there is none, or another one.
+pub fn check_kcat() -> Result<()> {
     process::find_program("kcat").context("kcat is not on the PATH (Debian: kcat)")?;
     let said = process::output(Command::new("kcat").arg("-V"))?;
-    let lock = folder.join("kcat.lock");
+    let lock = Client::Kcat.folder().join("kcat.lock");
     let locked = fs::read_to_string(&lock).with_context(|| format!("read {}", lock.display()))?;
     let version = kcat_version(&said).with_context(|| format!("no version of kcat in `{}`", said.trim()))?;
     if locked.lines().any(|line| line == version) {
@@ -118,7 +121,7 @@ pub(super) fn client(client: Client) -> Result<Installed> {
     match client {
         Client::Confluent | Client::KafkaPython | Client::Aiokafka => python_program(&folder),
         Client::Kcat => {
-            check_kcat(&folder)?;
+            check_kcat()?;
             python_program(&folder)
         }
         Client::Kafkajs => node_program(client, &folder),
