@@ -105,8 +105,10 @@ fn tables() -> String {
 /// `UPDATE_DOCS=1` writes the tables anew.
 #[test]
 fn the_page_of_settings_has_every_key() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/CONFIGURATION.md");
-    let page = std::fs::read_to_string(path).unwrap();
+    // Where cargo runs this from: a target directory that several clones share may hold another one's build.
+    let here = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where the crate is");
+    let path = std::path::Path::new(&here).join("../../docs/CONFIGURATION.md");
+    let page = std::fs::read_to_string(&path).unwrap();
     let (before, after) = page.split_once("## Topics\n").expect("the tables begin with the topics");
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(path, format!("{before}{}", tables())).unwrap();
