@@ -1,6 +1,7 @@
 """The scenarios with aiokafka: its event loop has a thread of its own, and the scenarios ask it to do things."""
 
 import asyncio
+import contextlib
 import pathlib
 import sys
 import threading
@@ -9,7 +10,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListen
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
-from aiokafka.errors import for_code
+from aiokafka.errors import CommitFailedError, IllegalStateError, RebalanceInProgressError, for_code
 
 sys.path.append(str(pathlib.Path(__file__).parents[1]))
 import program  # noqa: E402
@@ -87,6 +88,9 @@ class Member(program.Member):
                 for part, messages in found.items():
                     for message in messages:
                         self.record(part.partition, int(message.value))
+                # What a rebalance took away meanwhile its next owner reads again.
+                with contextlib.suppress(CommitFailedError, IllegalStateError, RebalanceInProgressError):
+                    await consumer.commit()
         finally:
             await consumer.stop()
 

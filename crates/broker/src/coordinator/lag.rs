@@ -10,7 +10,7 @@ use tidelog_types::{PartitionIndex, TopicName};
 
 use crate::node::Node;
 
-/// Partitions of groups that are shown: a scrape must stay small whoever commits. The sum by group counts all of these.
+/// Partitions of groups that are shown: a scrape must stay small whoever commits. The sum by group counts all that there are.
 const SHOWN_MAX: usize = 10_000;
 
 /// Shows the lag of every committed offset: records between it and the high watermark. No bucket and no controller is asked, so
@@ -26,7 +26,7 @@ pub(crate) fn register(registry: &Registry, node: &Arc<Node>) {
     let here: Weak<Node> = Arc::downgrade(node);
     registry.family_computed(
         "group_lag_records_sum",
-        "Records that a group is behind, of all partitions that are shown.",
+        "Records that a group is behind, of all its partitions, whether they are shown or not.",
         &["group"],
         move || here.upgrade().map(|node| by_group(&node)).unwrap_or_default(),
     );
@@ -51,10 +51,11 @@ fn count(node: &Node) -> u64 {
 
 type Lag = (Arc<str>, Arc<str>, i32, u64);
 
-fn lags(node: &Node) -> Vec<Lag> {
-    let mut lags = Vec::new();
+/// Tells the lag of so many partitions at most.
+fn lags(node: &Node, most: usize, mut tell: impl FnMut(Lag)) {
+    let mut told = 0;
     for shard in node.groups.all() {
-        let room = SHOWN_MAX.saturating_sub(lags.len());
+        let room = most.saturating_sub(told);
         for (group, topic, partition, committed) in shard.committed(room) {
             let Ok(name) = TopicName::new(&topic) else { continue };
             // What another node leads it shows; what is gone is nobody's lag.
@@ -70,24 +71,25 @@ fn lags(node: &Node) -> Vec<Lag> {
             // A group that committed less than what is left has the rest before it, not what retention took.
             let from = committed.offset.max(snapshot.log_start.to_wire());
             let lag = u64::try_from(end.saturating_sub(from)).unwrap_or(0);
-            lags.push((group, topic, partition, lag));
+            told += 1;
+            tell((group, topic, partition, lag));
         }
     }
-    lags
 }
 
 fn by_partition(node: &Node) -> Vec<(Vec<String>, u64)> {
-    let label = |(group, topic, partition, lag): Lag| {
-        (vec![group.to_string(), topic.to_string(), partition.to_string()], lag)
-    };
-    lags(node).into_iter().map(label).collect()
+    let mut shown = Vec::new();
+    lags(node, SHOWN_MAX, |(group, topic, partition, lag)| {
+        shown.push((vec![group.to_string(), topic.to_string(), partition.to_string()], lag));
+    });
+    shown
 }
 
 fn by_group(node: &Node) -> Vec<(Vec<String>, u64)> {
     let mut sums: BTreeMap<Arc<str>, u64> = BTreeMap::new();
-    for (group, _, _, lag) in lags(node) {
+    lags(node, usize::MAX, |(group, _, _, lag)| {
         let sum = sums.entry(group).or_default();
         *sum = sum.saturating_add(lag);
-    }
+    });
     sums.into_iter().map(|(group, sum)| (vec![group.to_string()], sum)).collect()
 }

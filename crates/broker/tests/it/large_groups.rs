@@ -134,5 +134,21 @@ async fn a_group_of_a_thousand_topics_commits_them_and_epochs_of_other_times_cha
     let committed = offsets(&mut client).await;
     assert_eq!((committed.len(), all_of(&committed)), (TOPICS, Some(7)));
     assert_eq!(client.call(1, &heartbeat(epoch)).await.error_code, 0, "and after a restart");
+
+    // A scrape stays small, and each group has its sum.
+    let sent = tidelog_testkit::raw_client::batch(tidelog_format::codec::Codec::None, 1, &[b"a", b"b"]);
+    assert_eq!(client.produce(&name(TOPICS - 1), 0, sent.to_bytes()).await.error_code, 0);
+    for number in 0..10 {
+        let group = format!("simple-{number}");
+        coordinator(&mut client, &group).await;
+        let commit = OffsetCommitRequest { group_id: text(&group), ..commit_of("", -1, TOPICS, 1) };
+        assert_eq!(all_of(&codes_of(&mut client, &commit).await), Some(0));
+    }
+    let told = node.registry.encode();
+    let lines = |start: &str| told.lines().filter(|line| line.starts_with(start)).collect::<Vec<_>>();
+    assert_eq!(lines("group_lag_records{").len(), 10_000);
+    let sums = lines("group_lag_records_sum{");
+    assert_eq!(sums.len(), 11);
+    assert_eq!(sums.iter().filter(|line| line.ends_with(" 1")).count(), 10, "{sums:?}");
     node.stop().await;
 }

@@ -1,8 +1,8 @@
 //! The committed offsets of one group, and when they end.
 //!
-//! Kafka's rules of expiry (KIP-211): while a group has members nothing of what they read expires; once it is empty its offsets
-//! live for `offsets.retention.minutes` from then on; a consumer that commits without a group keeps each for as long after its
-//! commit. An offset that came with a retention of its own (OffsetCommit up to version 4) goes at that time.
+//! Kafka's rules of expiry (KIP-211): while a group has members nothing of what they read expires; once a classic group is empty its
+//! offsets live for `offsets.retention.minutes` from then on; of a group of the consumer protocol, and of a consumer that commits without
+//! a group, each lives for as long after its commit. An offset that came with a retention of its own (OffsetCommit up to version 4) goes at that time.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

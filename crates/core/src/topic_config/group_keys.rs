@@ -157,7 +157,7 @@ pub(super) static GROUP_KEYS: &[Key] = &[
         Int,
         Some("10080"),
         AtLeast(1),
-        "How long offsets stay after their group lost its last member, or were committed where it never had one.",
+        "How long offsets stay: of a classic group after it lost its last member, of others after they were committed.",
     ),
     fixed(
         "offsets.topic.compression.codec",

@@ -26,11 +26,13 @@ pub(super) fn check() -> Result<()> {
     let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
     let cases: BTreeMap<String, Case> = toml::from_str(&text).context("read tests/cases.toml")?;
     let findings = findings(&cases, |file| fs::read_to_string(process::repository().join(file)).ok());
-    let held = cases.values().filter(|case| !case.tests.is_empty()).count();
+    let count = |holds: fn(&Case) -> bool| cases.values().filter(|case| holds(case)).count();
     println!(
-        "cases: {} known, {held} held by tests, {} owned by later work",
+        "cases: {} known, {} held by tests, {} of them in part, {} owned by later work",
         cases.len(),
-        cases.len() - held
+        count(|case| !case.tests.is_empty()),
+        count(|case| !case.tests.is_empty() && case.later.is_some()),
+        count(|case| case.tests.is_empty())
     );
     if findings.is_empty() { Ok(()) } else { bail!("tests/cases.toml:\n  {}", findings.join("\n  ")) }
 }
