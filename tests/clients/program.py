@@ -205,7 +205,13 @@ def group(strategy):
             program.tell("two", assignments=before)
             for member in (first, second):
                 member.revoked.clear()
-            wait_until(lambda: first.times and second.times, "records come")
+            # Of what each has now: what the first one read before the second came says nothing of it.
+            settled = time.monotonic()
+
+            def read():
+                return all(records_of(members[name], parts, settled, time.monotonic()) for name, parts in before.items())
+
+            wait_until(read, "records come")
             begun = time.monotonic()
             third.start()
             after = stable(members)

@@ -112,10 +112,6 @@ final class Member implements ConsumerRebalanceListener, Runnable {
         return List.copyOf(owned);
     }
 
-    synchronized boolean hasRecords() {
-        return !times.isEmpty();
-    }
-
     synchronized boolean hasSeen(int number) {
         return seen.contains(number);
     }

@@ -337,7 +337,10 @@ final class Scenarios {
         two.put("second", second);
         Map<String, List<Integer>> before = stable(two);
         run.tell("two", "assignments", before);
-        until(() -> first.hasRecords() && second.hasRecords(), "records come");
+        // Of what each has now: what it read before says nothing of it.
+        long settled = System.nanoTime();
+        until(() -> two.entrySet().stream().allMatch(member ->
+            member.getValue().between(before.get(member.getKey()), settled, System.nanoTime()) > 0), "records come");
         for (Member member : two.values()) {
             synchronized (member) {
                 member.revoked.clear();

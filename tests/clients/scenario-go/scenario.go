@@ -352,7 +352,14 @@ func group(strategy string) func(*Run, Client) error {
 			return err
 		}
 		run.Tell("two", Facts{"assignments": before})
-		read := func() bool { return len(first.times) > 0 && len(second.times) > 0 }
+		// Of what each has now: what it read before says nothing of it.
+		settled := time.Now()
+		has := func(member *Member, name string) bool {
+			member.lock.Lock()
+			defer member.lock.Unlock()
+			return member.between(before[name], settled, time.Now()) > 0
+		}
+		read := func() bool { return has(first, "first") && has(second, "second") }
 		if err := Until(func() string { return "records come" }, read); err != nil {
 			return err
 		}
