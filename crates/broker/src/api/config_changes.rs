@@ -30,19 +30,19 @@ use crate::{
 const APPLY_WAIT_MS: i32 = 10_000;
 
 const TIERING_STAYS: &str = "remote.storage.enable cannot be turned off for a topic that has it: this broker does not delete \
-                             the remote data of a topic that lives. Set \
-                             remote.log.copy.disable=true to stop uploads, or delete the topic.";
+                             the remote data of a topic that lives. Set remote.log.copy.disable=true to stop uploads, or \
+                             delete the topic.";
 
 /// A change that a request asks for.
 pub(crate) trait ResourceChange {
+    /// Whether it names all that a resource is to have.
+    const IS_WHOLE: bool;
+
     /// The type and the name of the resource.
     fn resource(&self) -> (i8, &Str);
 
     /// The names of the keys, in the request's order.
     fn keys(&self) -> impl Iterator<Item = &Str>;
-
-    /// Whether it names all that a resource is to have.
-    const IS_WHOLE: bool;
 
     /// The overrides that the resource is to have.
     fn wanted(&self, target: &Target) -> Result<BTreeMap<String, String>, ApiError>;
@@ -201,15 +201,16 @@ impl Target {
                 wanted.into_iter().map(|(key, value)| (key, value.trim().to_owned())).collect()
             }
         };
-        let mut wanted = self.with_what_stays(&self.overrides(), wanted);
-        self.check(node, &self.overrides(), &wanted)?;
+        let current = self.overrides();
+        let mut wanted = self.with_what_stays(&current, wanted);
+        self.check(node, &current, &wanted)?;
         let without_effect = self.take_without_effect(&mut wanted, is_copy)?;
-        let current = self.stored();
-        let set = wanted.iter().filter(|(key, value)| current.get(*key) != Some(value));
+        let stored = self.stored();
+        let set = wanted.iter().filter(|(key, value)| stored.get(*key) != Some(value));
         let changes: Vec<(String, ConfigChange)> = set
             .map(|(key, value)| (key.clone(), ConfigChange::Set { value: value.clone() }))
             .chain(
-                current
+                stored
                     .keys()
                     .filter(|key| !wanted.contains_key(*key))
                     .map(|key| (key.clone(), ConfigChange::Delete {})),

@@ -13,7 +13,7 @@ use super::{
         ConfigType::{Boolean, Int, String},
         Key,
         Rule::{Any, AtLeast, OffsetReset, OneOf},
-        Synonym, key_of, without_effect,
+        Synonym, key_of,
     },
 };
 
@@ -55,97 +55,109 @@ pub static GROUP_SETTINGS: &[Key] = &[
         broker!("group.consumer.session.timeout.ms"),
         "A member that is silent for this long is taken out of the group.",
     ),
-    without_effect(
+    key_of(
         "share.assignment.interval.ms",
         Int,
         "1000",
         AtLeast(0),
         broker!("group.share.assignment.interval.ms"),
         SHARE,
-    ),
-    without_effect("share.auto.offset.reset", String, "latest", OffsetReset, &[], SHARE),
-    without_effect(
+    )
+    .without_effect(),
+    key_of("share.auto.offset.reset", String, "latest", OffsetReset, &[], SHARE).without_effect(),
+    key_of(
         "share.delivery.count.limit",
         Int,
         "5",
         AtLeast(2),
         broker!("group.share.delivery.count.limit"),
         SHARE,
-    ),
-    without_effect(
+    )
+    .without_effect(),
+    key_of(
         "share.heartbeat.interval.ms",
         Int,
         "5000",
         AtLeast(1),
         broker!("group.share.heartbeat.interval.ms"),
         SHARE,
-    ),
-    without_effect("share.isolation.level", String, "read_uncommitted", OneOf(ISOLATION_LEVELS), &[], SHARE),
-    without_effect(
+    )
+    .without_effect(),
+    key_of("share.isolation.level", String, "read_uncommitted", OneOf(ISOLATION_LEVELS), &[], SHARE)
+        .without_effect(),
+    key_of(
         "share.partition.max.record.locks",
         Int,
         "2000",
         AtLeast(100),
         broker!("group.share.partition.max.record.locks"),
         SHARE,
-    ),
-    without_effect(
+    )
+    .without_effect(),
+    key_of(
         "share.record.lock.duration.ms",
         Int,
         "30000",
         AtLeast(1000),
         broker!("group.share.record.lock.duration.ms"),
         SHARE,
-    ),
-    without_effect("share.renew.acknowledge.enable", Boolean, "true", Any, &[], SHARE),
-    without_effect(
+    )
+    .without_effect(),
+    key_of("share.renew.acknowledge.enable", Boolean, "true", Any, &[], SHARE).without_effect(),
+    key_of(
         "share.session.timeout.ms",
         Int,
         "45000",
         AtLeast(1),
         broker!("group.share.session.timeout.ms"),
         SHARE,
-    ),
-    without_effect(
+    )
+    .without_effect(),
+    key_of(
         "streams.assignment.interval.ms",
         Int,
         "1000",
         AtLeast(0),
         broker!("group.streams.assignment.interval.ms"),
         STREAMS,
-    ),
-    without_effect(
+    )
+    .without_effect(),
+    key_of(
         "streams.heartbeat.interval.ms",
         Int,
         "5000",
         AtLeast(1),
         broker!("group.streams.heartbeat.interval.ms"),
         STREAMS,
-    ),
-    without_effect(
+    )
+    .without_effect(),
+    key_of(
         "streams.initial.rebalance.delay.ms",
         Int,
         "3000",
         AtLeast(0),
         broker!("group.streams.initial.rebalance.delay.ms"),
         STREAMS,
-    ),
-    without_effect(
+    )
+    .without_effect(),
+    key_of(
         "streams.num.standby.replicas",
         Int,
         "0",
         AtLeast(0),
         broker!("group.streams.num.standby.replicas"),
         STREAMS,
-    ),
-    without_effect(
+    )
+    .without_effect(),
+    key_of(
         "streams.session.timeout.ms",
         Int,
         "45000",
         AtLeast(1),
         broker!("group.streams.session.timeout.ms"),
         STREAMS,
-    ),
+    )
+    .without_effect(),
 ];
 
 /// The key of this name that a group may set.

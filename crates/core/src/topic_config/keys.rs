@@ -82,6 +82,11 @@ pub struct Key {
 }
 
 impl Key {
+    /// The same of a topic's or a group's, where nothing here acts on it.
+    pub(super) const fn without_effect(self) -> Self {
+        Self { read_only: true, ..self }
+    }
+
     /// Whether this value of a topic's or a group's key would have to act on something, and there is nothing.
     #[must_use]
     pub fn is_without_effect(&self, value: &str) -> bool {
@@ -128,18 +133,6 @@ pub(super) const fn key_of(
     Key { name, kind, default: Some(default), rule, synonyms, read_only: false, documentation }
 }
 
-/// A topic's or a group's key that nothing here acts on.
-pub(super) const fn without_effect(
-    name: &'static str,
-    kind: ConfigType,
-    default: &'static str,
-    rule: Rule,
-    synonyms: &'static [Synonym],
-    documentation: &'static str,
-) -> Key {
-    Key { read_only: true, ..key_of(name, kind, default, rule, synonyms, documentation) }
-}
-
 /// Every key of a topic, in the order of names.
 pub static TOPIC_KEYS: &[Key] = &[
     key_of(
@@ -158,14 +151,15 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["compression.gzip.level"],
         "The level when `compression.type` is gzip and the broker compresses.",
     ),
-    without_effect(
+    key_of(
         "compression.lz4.level",
         Int,
         "9",
         Between(1, 17),
         synonyms!["compression.lz4.level"],
         "Without effect: the lz4 here has one level.",
-    ),
+    )
+    .without_effect(),
     key_of(
         "compression.type",
         String,
@@ -190,14 +184,15 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["log.cleaner.delete.retention.ms"],
         "Kept until there is compaction: how long the delete markers of a compacted topic stay after their first cleaning.",
     ),
-    without_effect(
+    key_of(
         "file.delete.delay.ms",
         Long,
         "60000",
         AtLeast(0),
         synonyms!["log.segment.delete.delay.ms"],
         "Without effect: a file goes when no read needs it any more.",
-    ),
+    )
+    .without_effect(),
     key_of(
         "flush.messages",
         Long,
@@ -214,14 +209,15 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["log.flush.interval.ms"],
         "With `log.flush.default=replicated`: time after which the log is synced.",
     ),
-    without_effect(
+    key_of(
         "follower.replication.throttled.replicas",
         List,
         "",
         ThrottledReplicas,
         &[],
         "Without effect: replication has no throttle.",
-    ),
+    )
+    .without_effect(),
     key_of(
         "index.interval.bytes",
         Int,
@@ -230,14 +226,15 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["log.index.interval.bytes"],
         "Bytes of a local segment between two entries of its index.",
     ),
-    without_effect(
+    key_of(
         "leader.replication.throttled.replicas",
         List,
         "",
         ThrottledReplicas,
         &[],
         "Without effect: replication has no throttle.",
-    ),
+    )
+    .without_effect(),
     key_of(
         "local.retention.bytes",
         Long,
@@ -318,14 +315,15 @@ pub static TOPIC_KEYS: &[Key] = &[
         synonyms!["min.insync.replicas"],
         "In-sync replicas without which a produce with acks=all is refused.",
     ),
-    without_effect(
+    key_of(
         "preallocate",
         Boolean,
         "false",
         Any,
         synonyms!["log.preallocate"],
         "Without effect: the journal is allocated ahead, and the files of segments are not.",
-    ),
+    )
+    .without_effect(),
     key_of(
         "remote.log.copy.disable",
         Boolean,
@@ -334,14 +332,15 @@ pub static TOPIC_KEYS: &[Key] = &[
         &[],
         "Stops uploads; what is in the bucket stays and is served, and nothing more is evicted from local disk.",
     ),
-    without_effect(
+    key_of(
         "remote.log.delete.on.disable",
         Boolean,
         "false",
         Any,
         &[],
         "Without effect: tiering cannot be turned off for a topic that has it.",
-    ),
+    )
+    .without_effect(),
     // Kafka's default is false. Tiering is what this broker is for.
     key_of(
         "remote.storage.enable",
