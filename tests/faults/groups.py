@@ -364,12 +364,17 @@ class Campaign:
         return SESSION_SECONDS * self.arguments.patience
 
     @staticmethod
-    def begins(group, since, ready, members):
+    def loaded(group, ready):
+        """When the node had the group at the latest, from which on the sessions of its members run: it told its offsets."""
+        return max(ready, group.fetches[-1][1]) if group.fetches else ready
+
+    @classmethod
+    def begins(cls, group, since, ready, members):
         """From when on a group has its session time-out to be stable again: the node is ready, and nobody is in the group any more who
         died with the node. Such a one has a session of his own to run out; a static member's new client is told until then that his
         instance is not released.
         """
-        over = ready + SESSION_SECONDS + TICK_SECONDS
+        over = cls.loaded(group, ready) + SESSION_SECONDS + TICK_SECONDS
         now = time.monotonic()
         group.look()
         lately = itertools.takewhile(lambda event: event["t"] > ready, reversed(group.events))
@@ -386,8 +391,9 @@ class Campaign:
                 why, members = self.described(group)
                 since = waiting[group.name] = self.begins(group, waiting[group.name], ready, members)
                 now = time.monotonic()
-                if members > len(group.inside) and now > ready + (SESSION_SECONDS + TICK_SECONDS) * self.arguments.patience:
-                    self.findings.add(f"{group.name}: who died with the node is in it {now - ready:.1f} s after it was ready: {why}")
+                held = now - self.loaded(group, ready)
+                if members > len(group.inside) and held > (SESSION_SECONDS + TICK_SECONDS) * self.arguments.patience:
+                    self.findings.add(f"{group.name}: who died with the node is in it {held:.1f} s after it was loaded: {why}")
                     del waiting[group.name]
                 elif why is None and group.members_have_all():
                     del waiting[group.name]
