@@ -13,6 +13,7 @@ use tidelog_types::TopicId;
 use super::Partitions;
 
 mod mixed;
+mod racks;
 mod range;
 mod uniform;
 

@@ -1,7 +1,7 @@
 //! The uniform assignor for members that subscribe to different topics.
 //!
-//! What members had stays, what is free goes to the subscriber with the least, and then partitions move from the
-//! subscriber with the most to the one with the least until no topic's subscribers differ by more than one, as far as its
+//! What members had stays, what is free goes to the subscribers with the least, of these to those near it first, and then
+//! partitions move from the subscriber with the most to the one with the least until no topic's subscribers differ by more than one, as far as its
 //! partitions reach. Every move lowers the sum of the squares of all sizes, so this ends; a bound on the rounds keeps the
 //! time of a contrived group within reason.
 
@@ -12,7 +12,7 @@ use std::{
 
 use tidelog_types::TopicId;
 
-use super::{GroupSpec, Partitions, uniform::collect};
+use super::{GroupSpec, Partitions, racks::Racks, uniform::collect};
 
 /// How often all topics are gone through to balance them.
 const ROUNDS_MAX: usize = 64;
@@ -37,13 +37,14 @@ pub(super) fn assign(group: &GroupSpec<'_>) -> Vec<Partitions> {
             }
         }
     }
+    let racks = Racks::of(group);
     for topic in &mut topics {
-        fill(topic, &mut sizes);
+        fill(topic, &mut sizes, racks.as_ref());
     }
     for _ in 0..ROUNDS_MAX {
         let mut moved = false;
         for topic in &mut topics {
-            moved |= balance(topic, &mut sizes);
+            moved |= balance(topic, &mut sizes, racks.as_ref());
         }
         if !moved {
             break;
@@ -84,23 +85,39 @@ fn topics_in_order(group: &GroupSpec<'_>) -> Vec<Topic> {
     topics
 }
 
-/// Gives the free partitions of a topic to its subscribers with the least.
-fn fill(topic: &mut Topic, sizes: &mut [usize]) {
-    if topic.owners.iter().all(Option::is_some) {
+/// Gives the free partitions of a topic to its subscribers with the least: how many each gets comes from its size alone,
+/// which ones from the racks.
+fn fill(topic: &mut Topic, sizes: &mut [usize], racks: Option<&Racks<'_>>) {
+    let free = topic.owners.iter().filter(|owner| owner.is_none()).count();
+    if free == 0 {
         return;
     }
     let mut order: BTreeSet<(usize, usize)> =
         topic.subscribers.iter().map(|member| (sizes[*member], *member)).collect();
-    for owner in topic.owners.iter_mut().filter(|owner| owner.is_none()) {
+    // The members' turns, so that without racks the partitions are dealt out one by one.
+    let mut turns = Vec::with_capacity(free);
+    for _ in 0..free {
         let Some((size, member)) = order.pop_first() else { return };
-        *owner = Some(member);
+        turns.push(member);
         sizes[member] = size + 1;
         order.insert((size + 1, member));
     }
+    if let Some(racks) = racks {
+        for (partition, owner) in topic.owners.iter_mut().enumerate().filter(|(_, owner)| owner.is_none()) {
+            if let Some(turn) = turns.iter().position(|member| racks.near(*member, topic.id, partition)) {
+                *owner = Some(turns.remove(turn));
+            }
+        }
+    }
+    let rest = topic.owners.iter_mut().filter(|owner| owner.is_none());
+    for (owner, member) in rest.zip(turns) {
+        *owner = Some(member);
+    }
 }
 
-/// Moves partitions of a topic from its subscribers with the most to those with the least. Says whether any moved.
-fn balance(topic: &mut Topic, sizes: &mut [usize]) -> bool {
+/// Moves partitions of a topic from its subscribers with the most to those with the least, first such as come near. Says
+/// whether any moved.
+fn balance(topic: &mut Topic, sizes: &mut [usize], racks: Option<&Racks<'_>>) -> bool {
     let loads = || topic.subscribers.iter().map(|member| sizes[*member]);
     if loads().max().unwrap_or(0) <= loads().min().unwrap_or(0) + 1 {
         return false;
@@ -120,7 +137,14 @@ fn balance(topic: &mut Topic, sizes: &mut [usize]) -> bool {
         if most <= least + 1 {
             break;
         }
-        let Some(partition) = holdings.get_mut(&from).and_then(Vec::pop) else { break };
+        let Some(partition) = holdings.get_mut(&from).and_then(|held| {
+            let comes_near =
+                |racks: &Racks<'_>| held.iter().rposition(|held| racks.near(to, topic.id, *held));
+            let place = racks.and_then(comes_near).or_else(|| held.len().checked_sub(1))?;
+            Some(held.remove(place))
+        }) else {
+            break;
+        };
         topic.owners[partition] = Some(to);
         for (member, old, new) in [(from, most, most - 1), (to, least, least + 1)] {
             sizes[member] = new;

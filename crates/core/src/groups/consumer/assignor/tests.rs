@@ -85,23 +85,21 @@ fn uniform_keeps_nothing_that_is_gone_or_claimed_twice() {
 
 #[test]
 fn uniform_prefers_racks_only_where_they_differ() {
-    let rack = |member: Given, rack: &str| Given { rack_id: Some(rack.to_owned()), ..member };
-    let members = [rack(given("m1", &[1], &[]), "r1"), rack(given("m2", &[1], &[]), "r2")];
+    let members = [within(given("m1", &[1], &[]), "r1"), within(given("m2", &[1], &[]), "r2")];
     let mut image = topics(&[(1, 4)]);
-    let racks = |names: [&str; 4]| names.map(|name| BTreeSet::from([Arc::from(name)])).to_vec();
-    image.get_mut(&topic_id(1)).unwrap().racks = racks(["r2", "r2", "r1", "r1"]);
+    place(&mut image, 1, &["r2", "r2", "r1", "r1"]);
     assert_eq!(
         assign(Assignor::Uniform, &members, &image),
         [partitions(&[(1, &[2, 3])]), partitions(&[(1, &[0, 1])])]
     );
-    image.get_mut(&topic_id(1)).unwrap().racks = racks(["r2", "r2", "r2", "r2"]);
+    place(&mut image, 1, &["r2", "r2", "r2", "r2"]);
     assert_eq!(
         assign(Assignor::Uniform, &members, &image),
         [partitions(&[(1, &[0, 1])]), partitions(&[(1, &[2, 3])])]
     );
     // Neither balance nor what members have gives way to a rack.
-    let members = [rack(given("m1", &[1], &[(1, &[0, 1])]), "r1"), rack(given("m2", &[1], &[]), "r1")];
-    image.get_mut(&topic_id(1)).unwrap().racks = racks(["r2", "r2", "r1", "r1"]);
+    let members = [within(given("m1", &[1], &[(1, &[0, 1])]), "r1"), within(given("m2", &[1], &[]), "r1")];
+    place(&mut image, 1, &["r2", "r2", "r1", "r1"]);
     assert_eq!(
         assign(Assignor::Uniform, &members, &image),
         [partitions(&[(1, &[0, 1])]), partitions(&[(1, &[2, 3])])]
@@ -130,6 +128,88 @@ fn mixed_subscriptions_move_only_what_balance_needs() {
     assert_eq!(
         assigned,
         [partitions(&[(1, &[0, 1, 2])]), partitions(&[(1, &[3]), (2, &[0])]), partitions(&[(2, &[1])])]
+    );
+}
+
+/// A member in a rack.
+fn within(member: Given, rack: &str) -> Given {
+    Given { rack_id: Some(rack.to_owned()), ..member }
+}
+
+/// Has each partition of a topic in one rack.
+fn place(image: &mut BTreeMap<TopicId, TopicSpec>, topic: u8, racks: &[&'static str]) {
+    image.get_mut(&topic_id(topic)).unwrap().racks =
+        racks.iter().map(|rack| BTreeSet::from([Arc::from(*rack)])).collect();
+}
+
+#[test]
+fn mixed_subscriptions_prefer_racks_within_the_same_sizes() {
+    let members = [
+        within(given("m1", &[1], &[]), "r1"),
+        within(given("m2", &[1, 2], &[]), "r2"),
+        within(given("m3", &[2], &[]), "r1"),
+    ];
+    let mut image = topics(&[(1, 4), (2, 2)]);
+    place(&mut image, 1, &["r2", "r2", "r1", "r1"]);
+    place(&mut image, 2, &["r1", "r1"]);
+    assert_eq!(
+        assign(Assignor::Uniform, &members, &image),
+        [partitions(&[(1, &[2, 3])]), partitions(&[(1, &[0, 1])]), partitions(&[(2, &[0, 1])])]
+    );
+}
+
+#[test]
+fn mixed_subscriptions_move_what_comes_near_and_keep_what_need_not_move() {
+    let members = [
+        within(given("m1", &[1], &[(1, &[0, 1, 2, 3])]), "r1"),
+        within(given("m2", &[1, 2], &[]), "r2"),
+        within(given("m3", &[2], &[]), "r1"),
+    ];
+    let mut image = topics(&[(1, 4), (2, 1)]);
+    place(&mut image, 1, &["r2", "r2", "r1", "r1"]);
+    place(&mut image, 2, &["r1"]);
+    let assigned = assign(Assignor::Uniform, &members, &image);
+    assert_eq!(
+        assigned,
+        [partitions(&[(1, &[2, 3])]), partitions(&[(1, &[0, 1])]), partitions(&[(2, &[0])])],
+        "of what m1 has, what is near m2 moves"
+    );
+}
+
+#[test]
+fn range_prefers_racks_and_keeps_the_same_numbers_together() {
+    let members = [within(given("m1", &[1, 2], &[]), "r1"), within(given("m2", &[1, 2], &[]), "r2")];
+    let mut image = topics(&[(1, 4), (2, 4)]);
+    place(&mut image, 1, &["r2", "r1", "r1", "r2"]);
+    place(&mut image, 2, &["r2", "r1", "r2", "r2"]);
+    // 2 is near nobody in both topics: it makes up the size of m1, in both.
+    assert_eq!(
+        assign(Assignor::Range, &members, &image),
+        [partitions(&[(1, &[1, 2]), (2, &[1, 2])]), partitions(&[(1, &[0, 3]), (2, &[0, 3])])]
+    );
+    // All in one rack: ranges as ever.
+    place(&mut image, 1, &["r2"; 4]);
+    place(&mut image, 2, &["r2"; 4]);
+    assert_eq!(
+        assign(Assignor::Range, &members, &image),
+        [partitions(&[(1, &[0, 1]), (2, &[0, 1])]), partitions(&[(1, &[2, 3]), (2, &[2, 3])])]
+    );
+}
+
+#[test]
+fn range_does_not_give_a_near_member_more_than_its_share() {
+    let members = [within(given("m1", &[1], &[]), "r1"), given("m2", &[1], &[])];
+    let mut image = topics(&[(1, 3)]);
+    place(&mut image, 1, &["r2", "r1", "r1"]);
+    assert_eq!(
+        assign(Assignor::Range, &members, &image),
+        [partitions(&[(1, &[1, 2])]), partitions(&[(1, &[0])])]
+    );
+    place(&mut image, 1, &["r1", "r1", "r2"]);
+    let reversed = [given("m1", &[1], &[]), within(given("m2", &[1], &[]), "r1")];
+    assert_eq!(
+        assign(Assignor::Range, &reversed, &image),
+        [partitions(&[(1, &[1, 2])]), partitions(&[(1, &[0])])]
     );
 }
 
@@ -169,26 +249,39 @@ fn count(partitions: &Partitions) -> usize {
     partitions.values().map(BTreeSet::len).sum()
 }
 
-/// Partition counts of up to five topics, and members with subscriptions and what they had.
+const RACKS: [&str; 3] = ["r1", "r2", "r3"];
+
+/// Partition counts of up to five topics, with racks or without, and members with subscriptions and what they had.
 fn group(same: bool) -> impl Strategy<Value = (BTreeMap<TopicId, TopicSpec>, Vec<Given>)> {
     let counts = proptest::collection::vec(0_i32..12, 1..5);
     let member = (any::<u8>(), proptest::collection::btree_set((1_u8..6, 0_i32..12), 0..12));
-    (counts, proptest::collection::vec(member, 1..12)).prop_map(move |(counts, members)| {
-        let image: Vec<(u8, i32)> = (1_u8..).zip(counts).collect();
-        let mut taken = BTreeSet::new();
-        let members = members.into_iter().enumerate().map(|(index, (mask, had))| {
-            let subscribed = image.iter().filter(|(made, _)| same || mask & (1 << made) != 0);
-            let mut previous = Partitions::new();
-            for (made, partition) in had {
-                if taken.insert((made, partition)) {
-                    previous.entry(topic_id(made)).or_default().insert(partition);
+    (counts, proptest::collection::vec(member, 1..12), any::<bool>()).prop_map(
+        move |(counts, members, racks)| {
+            let image: Vec<(u8, i32)> = (1_u8..).zip(counts).collect();
+            let mut taken = BTreeSet::new();
+            let members = members.into_iter().enumerate().map(|(index, (mask, had))| {
+                let subscribed = image.iter().filter(|(made, _)| same || mask & (1 << made) != 0);
+                let mut previous = Partitions::new();
+                for (made, partition) in had {
+                    if taken.insert((made, partition)) {
+                        previous.entry(topic_id(made)).or_default().insert(partition);
+                    }
+                }
+                let topics = subscribed.map(|(made, _)| topic_id(*made)).collect();
+                let rack_id = RACKS.get(usize::from(mask) % 4).map(|rack| (*rack).to_owned());
+                Given { id: format!("m{index:02}"), rack_id, topics, previous, ..Given::default() }
+            });
+            let members = members.collect();
+            let mut image = topics(&image);
+            if racks {
+                for (topic, spec) in image.values_mut().enumerate() {
+                    let of = |partition| BTreeSet::from([Arc::from(RACKS[(topic + partition) % 3])]);
+                    spec.racks = (0..usize::try_from(spec.partition_count).unwrap()).map(of).collect();
                 }
             }
-            let topics = subscribed.map(|(made, _)| topic_id(*made)).collect();
-            Given { id: format!("m{index:02}"), topics, previous, ..Given::default() }
-        });
-        (topics(&image), members.collect())
-    })
+            (image, members)
+        },
+    )
 }
 
 /// Every partition of a topic with subscribers has one owner, which subscribes to it.

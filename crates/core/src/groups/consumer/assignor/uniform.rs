@@ -1,13 +1,13 @@
 //! The uniform assignor for members that all subscribe to the same topics.
 //!
 //! Sizes differ by one at most. Of the members that may have one more, those that have it already are first, so that no
-//! partition moves that need not.
+//! partition moves that need not. What is free goes to members near it first.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
 
 use tidelog_types::TopicId;
 
-use super::{GroupSpec, Partitions};
+use super::{GroupSpec, Partitions, racks::Racks};
 
 pub(super) fn assign(group: &GroupSpec<'_>) -> Vec<Partitions> {
     let mut kept = group.kept();
@@ -23,7 +23,9 @@ pub(super) fn assign(group: &GroupSpec<'_>) -> Vec<Partitions> {
             free.remove(partition);
         }
     }
-    fill_near(group, &quotas, &mut kept, &mut free);
+    if let Some(racks) = Racks::of(group) {
+        fill_near(&racks, &quotas, &mut kept, &mut free);
+    }
     let mut free = free.into_iter();
     for (kept, quota) in kept.iter_mut().zip(&quotas) {
         let missing = quota - kept.len();
@@ -53,32 +55,22 @@ fn quotas(partition_count: usize, kept: &[usize]) -> Vec<usize> {
     quotas
 }
 
-/// Gives free partitions to members that are in a rack of theirs, where racks make a difference: with all partitions in
-/// the same racks there is nothing to choose.
+/// Gives free partitions to members that are near them, within their quotas.
 fn fill_near(
-    group: &GroupSpec<'_>,
+    racks: &Racks<'_>,
     quotas: &[usize],
     kept: &mut [Vec<(TopicId, i32)>],
     free: &mut BTreeSet<(TopicId, i32)>,
 ) {
-    let mut racks = group.topics.values().flat_map(|spec| &spec.racks);
-    let Some(first) = racks.next() else { return };
-    if racks.all(|racks| racks == first) {
-        return;
-    }
-    let near = |member: usize, (topic, partition): (TopicId, i32)| {
-        let racks: Option<&BTreeSet<Arc<str>>> =
-            usize::try_from(partition).ok().and_then(|index| group.topics.get(&topic)?.racks.get(index));
-        group.members[member].rack_id.zip(racks).is_some_and(|(rack, racks)| racks.contains(rack))
-    };
-    let partitions: Vec<_> = free.iter().copied().collect();
-    for partition in partitions {
-        let missing = |member: &usize| kept[*member].len() < quotas[*member];
-        if let Some(member) = (0..kept.len()).filter(missing).find(|member| near(*member, partition)) {
-            kept[member].push(partition);
-            free.remove(&partition);
-        }
-    }
+    free.retain(|(topic, partition)| {
+        let near = |member: &usize| {
+            kept[*member].len() < quotas[*member]
+                && usize::try_from(*partition).is_ok_and(|partition| racks.near(*member, *topic, partition))
+        };
+        let Some(member) = (0..kept.len()).find(near) else { return true };
+        kept[member].push((*topic, *partition));
+        false
+    });
 }
 
 pub(super) fn collect(partitions: impl IntoIterator<Item = (TopicId, i32)>) -> Partitions {
