@@ -231,13 +231,21 @@ fn each(cell: &str) -> Vec<String> {
 }
 
 /// The rows of `differences.md`: six cells between bars, below a heading row and its line. A line with a list in its first or
-/// its fourth cell is a row for each name, and each must meet a difference.
+/// its fourth cell is a row for each name, and each must meet a difference. The reason is the text between the last heading
+/// and the row.
 ///
 /// # Errors
-/// A row with other cells.
+/// A row with other cells, or without a reason.
 pub fn rows(text: &str) -> Result<Vec<Row>> {
-    let mut rows = Vec::new();
-    for (number, line) in text.lines().enumerate().filter(|(_, line)| line.starts_with('|')) {
+    let (mut rows, mut has_reason) = (Vec::new(), false);
+    for (number, line) in text.lines().enumerate() {
+        if !line.starts_with('|') {
+            has_reason = !line.starts_with('#') && (has_reason || !line.trim().is_empty());
+            continue;
+        }
+        if !has_reason {
+            bail!("differences.md, line {}: a row needs a reason between its heading and it", number + 1);
+        }
         let cells = cells(line);
         if cells.first().is_some_and(|first| first == "scenario" || first.starts_with("--")) {
             continue;
@@ -311,60 +319,6 @@ pub fn row_text(difference: &Difference) -> String {
     format!("| {place} | {api} | * | {} | {} | {} |", cell(field), cell(kafka), cell(tidelog))
 }
 
-const GENERATED: &str = "<!-- generated: ";
-const GENERATED_END: &str = "<!-- end -->";
-
-/// What was written by hand: its rows are not made a second time.
-fn without_generated(text: &str) -> String {
-    let mut is_generated = false;
-    let mut kept = String::new();
-    for line in text.lines() {
-        is_generated = line != GENERATED_END && (is_generated || line.starts_with(GENERATED));
-        if !is_generated {
-            kept.extend([line, "\n"]);
-        }
-    }
-    kept
-}
-
-/// `differences.md` with the rows of its generated parts made anew. A part stands between `<!-- generated: PLACE | FIELD |
-/// KAFKA | TIDELOG -->` (patterns) and `<!-- end -->`.
-///
-/// # Errors
-/// A part without its end, or with other patterns.
-pub fn regenerate(text: &str, differences: &Differences) -> Result<String> {
-    let (differences, _) = unlisted(differences, &rows(&without_generated(text))?);
-    let (mut made, mut taken) = (String::new(), Vec::new());
-    let mut lines = text.lines();
-    while let Some(line) = lines.next() {
-        made.push_str(line);
-        made.push('\n');
-        let Some(patterns) = line.strip_prefix(GENERATED).and_then(|rest| rest.strip_suffix(" -->")) else {
-            continue;
-        };
-        let patterns = cells(patterns);
-        let [place, field, kafka, tidelog] = patterns.as_slice() else { bail!("four patterns in `{line}`") };
-        made.push_str("| scenario | API | versions | field | Apache Kafka | Tidelog |\n| --- | --- | --- | --- | --- | --- |\n");
-        let mut rows: Vec<String> = Vec::new();
-        for difference in differences.keys() {
-            let is_its = matches(place, &difference.place)
-                && matches(field, &difference.field)
-                && matches(kafka, &difference.kafka)
-                && matches(tidelog, &difference.tidelog);
-            let row = row_text(difference);
-            if is_its && !taken.contains(&row) {
-                taken.push(row.clone());
-                rows.push(row);
-            }
-        }
-        rows.sort();
-        rows.iter().for_each(|row| made.extend([row.as_str(), "\n"]));
-        lines.by_ref().find(|line| *line == GENERATED_END).context("a generated part has no end")?;
-        made.extend([GENERATED_END, "\n"]);
-    }
-    Ok(made)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -382,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_row_meets_what_its_patterns_say_and_no_more() {
-        let text = "| scenario | API | versions | field | Apache Kafka | Tidelog |\n| --- | --- | --- | --- | --- | --- |\n\
+        let text = "# Of Tidelog\n\nThus.\n\n| scenario | API | versions | field | Apache Kafka | Tidelog |\n| --- | --- | --- | --- | --- | --- |\n\
                     | fetch: * | Fetch | 4-12 | `a[*].error_code` | 74 | * |\n| x: y | Fetch | * | z | 1 | 2 |\n";
         let rows = rows(text).unwrap();
         let mut differences = Differences::new();
@@ -390,12 +344,12 @@ mod tests {
         differences.insert(difference("a[0].error_codes", "0"), vec![12]);
         let (unlisted, unused) = unlisted(&differences, &rows);
         assert_eq!(unlisted.values().cloned().collect::<Vec<_>>(), [vec![13], vec![12]]);
-        assert_eq!(unused.iter().map(|row| row.line).collect::<Vec<_>>(), [4]);
+        assert_eq!(unused.iter().map(|row| row.line).collect::<Vec<_>>(), [8]);
     }
 
     #[test]
     fn a_list_is_a_row_for_each_name_and_a_step_one_of_the_scenarios() {
-        let text = "| fetch: an old epoch [1, 2] | Fetch | * | `a[b, c].d[0]` | 74 | 0 |\n| fetch: an old epoch | Fetch | * | e | 74 | 0 |\n";
+        let text = "Thus.\n| fetch: an old epoch [1, 2] | Fetch | * | `a[b, c].d[0]` | 74 | 0 |\n| fetch: an old epoch | Fetch | * | e | 74 | 0 |\n";
         let rows = rows(text).unwrap();
         let mut differences = Differences::new();
         for field in ["a[b].d[0]", "a[d].d[0]", "e"] {
@@ -431,21 +385,16 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_told_as_ranges() {
-        assert_eq!(ranges(&[3, 1, 2, 7, 9, 8, 3]), "1-3, 7-9");
+    fn a_row_has_its_reason_between_its_heading_and_it() {
+        let row = "| fetch: a | Fetch | * | e | 74 | 0 |\n";
+        let rows = |text: &str| rows(text).map(|rows| rows.len()).map_err(|error| error.to_string());
+        assert_eq!(rows(&format!("## A\nThus.\n\n{row}{row}")), Ok(2));
+        let told = Err("differences.md, line 4: a row needs a reason between its heading and it".to_owned());
+        assert_eq!(rows(&format!("## A\nThus.\n## B\n{row}")), told);
     }
 
     #[test]
-    fn a_generated_part_is_made_anew_and_the_rest_stays() {
-        let mut differences = Differences::new();
-        differences.insert(difference("a", "0"), vec![12]);
-        let text = "# Head\n<!-- generated: fetch: * | * | * | * -->\nold\n<!-- end -->\nfoot\n";
-        let made = regenerate(text, &differences).unwrap();
-        assert!(
-            made.contains("| fetch: an old epoch [1] | Fetch | * | `a` | `74` | `0` |\n<!-- end -->\nfoot\n"),
-            "{made}"
-        );
-        assert!(!made.contains("old\n"), "{made}");
-        assert_eq!(regenerate(&made, &differences).unwrap(), made);
+    fn versions_are_told_as_ranges() {
+        assert_eq!(ranges(&[3, 1, 2, 7, 9, 8, 3]), "1-3, 7-9");
     }
 }

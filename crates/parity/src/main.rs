@@ -56,9 +56,6 @@ struct Compare {
     /// It is another Apache Kafka: no difference is known.
     #[arg(long)]
     same: bool,
-    /// Makes the generated parts of differences.md anew, before they are compared.
-    #[arg(long)]
-    regenerate: bool,
     /// Prints differences without a row as rows.
     #[arg(long)]
     rows: bool,
@@ -178,11 +175,7 @@ fn judge(
     is_wanted: impl Fn(&str, &str) -> bool,
 ) -> Result<usize> {
     let file = folder.join("differences.md");
-    let mut text = if options.same { String::new() } else { read(&file)? };
-    if options.regenerate {
-        text = differences::regenerate(&text, found)?;
-        fs::write(&file, &text)?;
-    }
+    let text = if options.same { String::new() } else { read(&file)? };
     let rows = differences::rows(&text)?;
     let (unlisted, unused) = differences::unlisted(found, &rows);
     for (difference, versions) in &unlisted {

@@ -40,9 +40,6 @@ pub struct Options {
     /// Only files of this name and scenarios whose `file: name` contains this.
     #[arg(long)]
     only: Vec<String>,
-    /// Makes the generated parts of `differences.md` anew.
-    #[arg(long)]
-    regenerate: bool,
     /// Prints differences without a row in `differences.md` as rows for it.
     #[arg(long)]
     rows: bool,
@@ -52,15 +49,7 @@ impl Options {
     /// What the gate runs: the recorded answers against a node of the built program.
     fn of_gate() -> Self {
         let (bootstrap, program) = (None, None);
-        Self {
-            against: Against::Tidelog,
-            record: false,
-            bootstrap,
-            program,
-            only: Vec::new(),
-            regenerate: false,
-            rows: false,
-        }
+        Self { against: Against::Tidelog, record: false, bootstrap, program, only: Vec::new(), rows: false }
     }
 }
 
@@ -100,16 +89,14 @@ pub fn run(options: &Options) -> Result<()> {
     // Kafka has ended: both at once would only be in each other's way.
     if options.against != Against::Kafka {
         let answers = if options.against == Against::Both && !options.record { &fresh } else { &recorded };
-        let mut arguments = Vec::new();
-        arguments.extend(options.regenerate.then_some("--regenerate"));
-        arguments.extend(options.rows.then_some("--rows"));
+        let arguments: &[&str] = if options.rows { &["--rows"] } else { &[] };
         match &options.bootstrap {
-            Some(address) => compare(options, address, answers, &arguments)?,
+            Some(address) => compare(options, address, answers, arguments)?,
             None => {
                 let program = brokers::program(options.program.as_deref())?;
                 let folder = scratch.join("tidelog");
                 let tidelog = brokers::start_tidelog(&program, &folder, StoreKind::File, &SETTINGS)?;
-                compare(options, &tidelog.address, answers, &arguments)?;
+                compare(options, &tidelog.address, answers, arguments)?;
             }
         }
     }

@@ -129,9 +129,19 @@ pub fn run(options: &Options) -> Result<()> {
 /// Reads the lists, each of which states how many passes it has.
 ///
 /// # Errors
-/// When one cannot be read, or has another number of passes.
+/// When one cannot be read, has another number of passes, or has taken one back since it was first committed (as far as the
+/// clone's history goes).
 pub(crate) fn check_lists() -> Result<()> {
-    Suite::value_variants().iter().try_for_each(|suite| List::read(&suite.list()).map(drop))
+    for suite in Suite::value_variants() {
+        let list = List::read(&suite.list())?;
+        if process::repository().join(".git").exists() {
+            let mut git = Command::new("git");
+            git.args(["log", "-p", "--unified=0", "--no-color", "--no-ext-diff", "--format=", "--"]);
+            let history = process::output(git.arg(suite.list()))?;
+            list.check_grows(&history).with_context(|| suite.list().display().to_string())?;
+        }
+    }
+    Ok(())
 }
 
 fn run_suite(suite: Suite, options: &Options, folder: &Path) -> Result<()> {

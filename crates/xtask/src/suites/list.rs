@@ -99,6 +99,23 @@ impl List {
         Ok(())
     }
 
+    /// Fails where a test that some version of this list had as passing has another verdict now. `history` is `git log -p` of
+    /// the list. A test that its suite no longer has is in no list.
+    pub(super) fn check_grows(&self, history: &str) -> Result<()> {
+        let passed = history.lines().filter_map(|line| {
+            let (name, verdict) = line.strip_prefix('+')?.split_once(char::is_whitespace)?;
+            (verdict.trim() == "pass").then_some(name)
+        });
+        let taken_back: BTreeSet<&str> = passed
+            .filter(|name| self.verdict(name).is_some_and(|verdict| *verdict != Verdict::Pass))
+            .collect();
+        if !taken_back.is_empty() {
+            let names = taken_back.into_iter().collect::<Vec<_>>().join(", ");
+            bail!("once listed as passing, and no longer: {names}");
+        }
+        Ok(())
+    }
+
     pub(super) fn verdict(&self, name: &str) -> Option<&Verdict> {
         self.tests.get(name)
     }
@@ -156,6 +173,14 @@ mod tests {
             told("a pass\n"),
             "1 tests are listed as passing, and `passes:` says nothing: it only grows"
         );
+    }
+
+    #[test]
+    fn a_pass_is_never_taken_back() {
+        let list = List::parse("passes: 1\na pass\nb fail: why\n").unwrap();
+        list.check_grows("+passes: 1\n+a   pass\n-b  pass\n+b  local\n+gone pass\n").unwrap();
+        let told = list.check_grows("+a pass\n+b  pass\n").unwrap_err().to_string();
+        assert_eq!(told, "once listed as passing, and no longer: b");
     }
 
     #[test]
