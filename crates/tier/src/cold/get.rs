@@ -69,7 +69,7 @@ impl Shared {
     }
 
     /// Takes what readahead needs if it is free now: readahead never waits, and takes memory only from units that were
-    /// read.
+    /// read, or whose readers left.
     pub(crate) fn try_admit_ahead(&self, bytes: u64) -> Option<Admission> {
         let ahead = self.ahead_gets.clone().try_acquire_owned().ok()?;
         let request = self.gets.clone().try_acquire_owned().ok()?;
@@ -81,13 +81,13 @@ impl Shared {
         Some(Admission { permit, _request: vec![ahead, request] })
     }
 
-    /// Takes memory if it is free, or held by units that were read.
+    /// Takes memory if it is free, or held by units that were read or whose readers left.
     pub(crate) fn try_memory(&self, bytes: u64) -> Option<Permit> {
         loop {
             if let Some(permit) = self.memory.try_acquire(bytes) {
                 return Some(permit);
             }
-            if !self.ring.let_one_read_go() {
+            if !self.ring.let_one_unwanted_go(self.clock.monotonic()) {
                 return None;
             }
         }

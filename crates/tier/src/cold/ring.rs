@@ -8,13 +8,13 @@
 //! with them its charge; so what makes room is only a unit that nobody else holds.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, VecDeque, btree_map::Entry},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use tidelog_object::ChunkKey;
-use tidelog_types::Offset;
+use tidelog_types::{Offset, PartitionIndex, TopicId};
 
 use super::{charged::Charged, metrics::ColdMetrics};
 
@@ -23,6 +23,10 @@ const READ_KEPT_FOR: Duration = Duration::from_secs(5);
 
 /// How long a unit stays that nobody has read to its end.
 const UNREAD_KEPT_FOR: Duration = Duration::from_secs(30);
+
+/// How long a unit that nobody has read to its end is kept from readers of other partitions, after the last read of its own:
+/// what was read ahead of a reader who left would else keep all others from reading ahead.
+const LEFT_AFTER: Duration = Duration::from_secs(2);
 
 /// Units that left the ring of which it is remembered how far they were read: 16 GiB of the bucket in under 2 MB.
 const REMEMBERED_MAX: usize = 16_384;
@@ -37,6 +41,16 @@ pub(crate) struct NewUnit {
     pub ahead: bool,
     /// It is in the cache already.
     pub cached: bool,
+}
+
+/// The partition of a unit.
+type Place = (TopicId, PartitionIndex);
+
+/// What is held of one partition.
+struct Visited {
+    units: usize,
+    /// When it was read last, or when its first unit came in.
+    last: Duration,
 }
 
 struct Held {
@@ -54,6 +68,8 @@ struct State {
     units: BTreeMap<ChunkKey, Held>,
     /// Units read to their end first, then by last use.
     order: BTreeMap<(bool, u64), ChunkKey>,
+    /// Partitions of which there is a unit.
+    visited: BTreeMap<Place, Visited>,
     uses: u64,
     bytes: u64,
     remembered: BTreeMap<ChunkKey, Offset>,
@@ -91,6 +107,7 @@ impl Ring {
         let taken_to = state.remembered.get(&unit.key).copied();
         state.bytes += unit.unit.charge();
         state.order.insert(place, unit.key);
+        state.visited.entry(place_of(&unit.key)).or_insert(Visited { units: 0, last: now }).units += 1;
         let held = Held {
             unit: unit.unit,
             end: unit.end,
@@ -133,15 +150,19 @@ impl Ring {
     /// Lets the unit go that is needed least, of those whose memory that frees; `false`: there is none.
     pub(crate) fn let_one_go(&self) -> bool {
         let mut state = self.lock();
-        let Some(key) = state.least_needed(true) else { return false };
+        let Some(key) = state.least_needed(|_, _| true) else { return false };
         self.drop_unit(&mut state, &key);
         true
     }
 
-    /// As [`Ring::let_one_go`], of those that were read to their end.
-    pub(crate) fn let_one_read_go(&self) -> bool {
+    /// As [`Ring::let_one_go`], of those that were read to their end and those whose readers left.
+    pub(crate) fn let_one_unwanted_go(&self, now: Duration) -> bool {
         let mut state = self.lock();
-        let Some(key) = state.least_needed(false) else { return false };
+        let is_left = |held: &Held, visited: &Visited| {
+            let since = |then: Duration| now.saturating_sub(then) >= LEFT_AFTER;
+            since(held.touched) && since(visited.last)
+        };
+        let Some(key) = state.least_needed(is_left) else { return false };
         self.drop_unit(&mut state, &key);
         true
     }
@@ -179,6 +200,12 @@ impl Ring {
     fn drop_unit(&self, state: &mut State, key: &ChunkKey) {
         let Some(held) = state.units.remove(key) else { return };
         state.order.remove(&held.place);
+        if let Entry::Occupied(mut visited) = state.visited.entry(place_of(key)) {
+            visited.get_mut().units -= 1;
+            if visited.get().units == 0 {
+                visited.remove();
+            }
+        }
         state.bytes = state.bytes.saturating_sub(held.unit.charge());
         if held.ahead {
             self.metrics.ahead_dropped_bytes.add(held.unit.charge());
@@ -195,16 +222,23 @@ impl Ring {
 }
 
 impl State {
-    /// The unit needed least that nobody else holds; `unread`: also one that was not read to its end.
-    fn least_needed(&self, unread: bool) -> Option<ChunkKey> {
-        let in_reach = self.order.iter().take_while(|((is_unread, _), _)| unread || !is_unread);
-        let is_alone = |key: &ChunkKey| self.units.get(key).is_some_and(|held| held.unit.is_alone());
-        in_reach.map(|(_, key)| *key).find(is_alone)
+    /// The unit needed least that nobody else holds: one that was read to its end, or one of the others that `may_go`.
+    fn least_needed(&self, may_go: impl Fn(&Held, &Visited) -> bool) -> Option<ChunkKey> {
+        let is_free = |(is_unread, key): (bool, &ChunkKey)| {
+            let (Some(held), Some(visited)) = (self.units.get(key), self.visited.get(&place_of(key))) else {
+                return false;
+            };
+            held.unit.is_alone() && (!is_unread || may_go(held, visited))
+        };
+        self.order.iter().find(|((is_unread, _), key)| is_free((*is_unread, key))).map(|(_, key)| *key)
     }
 
     fn touch(&mut self, key: &ChunkKey, now: Duration) {
         self.uses += 1;
         let used = self.uses;
+        if let Some(visited) = self.visited.get_mut(&place_of(key)) {
+            visited.last = now;
+        }
         if let Some(held) = self.units.get_mut(key) {
             self.order.remove(&held.place);
             held.place.1 = used;
@@ -223,6 +257,10 @@ impl State {
             }
         }
     }
+}
+
+const fn place_of(key: &ChunkKey) -> Place {
+    (key.topic_id, key.partition)
 }
 
 #[cfg(test)]

@@ -36,10 +36,14 @@ impl Rig {
 
     /// A unit of 100 bytes with the offsets from 10 times its number on.
     fn put(&self, unit: u64, ahead: bool, now: u64) {
+        self.put_at(key(unit), unit, ahead, now);
+    }
+
+    fn put_at(&self, key: ChunkKey, unit: u64, ahead: bool, now: u64) {
         let permit = self.memory.try_acquire(100).unwrap();
         let bytes = Bytes::from(vec![0; 100]);
         let charged = Charged::new(bytes, permit);
-        let new = NewUnit { key: key(unit), unit: charged, end: at(unit * 10 + 10), ahead, cached: false };
+        let new = NewUnit { key, unit: charged, end: at(unit * 10 + 10), ahead, cached: false };
         self.ring.insert(new, Duration::from_secs(now));
     }
 
@@ -79,9 +83,9 @@ fn units_that_were_read_go_first_and_give_their_memory_back() {
     }
     assert!(!rig.take(2, 20, 30));
     assert_eq!((rig.memory.used(), rig.ring.bytes()), (300, 300));
-    assert!(rig.ring.let_one_read_go());
+    assert!(rig.ring.let_one_unwanted_go(Duration::ZERO));
     assert!(!rig.ring.holds(&key(2)));
-    assert!(!rig.ring.let_one_read_go(), "the others were not read");
+    assert!(!rig.ring.let_one_unwanted_go(Duration::ZERO), "the others were not read");
     assert!(rig.ring.get(&key(1), Duration::ZERO).is_some());
     assert!(rig.ring.let_one_go());
     assert!(!rig.ring.holds(&key(3)), "the one used longest ago");
@@ -117,4 +121,25 @@ fn what_an_answer_holds_makes_no_room() {
     assert_eq!((rig.ring.bytes(), rig.memory.used()), (0, 100));
     drop(answer);
     assert_eq!(rig.memory.used(), 0);
+}
+
+// What was read ahead of a reader who left kept all others from reading ahead for half a minute.
+#[test]
+fn what_was_read_ahead_of_who_left_makes_room_for_others() {
+    let rig = Rig::new();
+    let elsewhere = |unit| ChunkKey { partition: PartitionIndex(1), ..key(unit) };
+    let unwanted = |milliseconds| rig.ring.let_one_unwanted_go(Duration::from_millis(milliseconds));
+    for unit in 1..=3 {
+        rig.put(unit, true, 0);
+        rig.put_at(elsewhere(unit), unit, true, 0);
+    }
+    assert!(!unwanted(1_999), "their readers may be on their way");
+    // The reader of the other partition is here: what is ahead of it stays, however long ago it came.
+    assert!(!rig.ring.taken(&elsewhere(1), at(10), at(15), Duration::from_secs(3)));
+    assert!(unwanted(3_000) && unwanted(4_999) && unwanted(4_999) && !unwanted(4_999));
+    assert!((1..=3).all(|unit| !rig.ring.holds(&key(unit)) && rig.ring.holds(&elsewhere(unit))));
+    assert_eq!(rig.metrics.ahead_dropped_bytes.get(), 300);
+    assert!(unwanted(5_000) && unwanted(5_000) && unwanted(5_000) && !unwanted(5_000));
+    assert_eq!((rig.memory.used(), rig.ring.bytes()), (0, 0));
+    assert!(rig.ring.lock().visited.is_empty());
 }
