@@ -13,7 +13,7 @@ use crate::{
 
 fn context(api: ApiKey, version: i16) -> Context {
     let flexible = api.flexible_versions().contains(version);
-    Context { version, flexible, nullable: false, field: "" }
+    Context { version, flexible, nullable: false, tagged: false, field: "" }
 }
 
 fn uvarint(bytes: &mut Vec<u8>, mut value: usize) {
@@ -162,7 +162,9 @@ fn write(bytes: &mut Vec<u8>, kind: Kind, context: Context, value: &Tree, option
                 write(bytes, *element, Context { nullable: false, ..context }, value, optional)?;
             }
         }
-        (Kind::Struct(_), Tree::Null) if context.nullable => bytes.push(0xff),
+        (Kind::Struct(_), Tree::Null) if context.nullable => {
+            bytes.push(if context.tagged { 0 } else { 0xff })
+        }
         (Kind::Struct(spec), value) => {
             if context.nullable {
                 bytes.push(1);
@@ -305,7 +307,7 @@ fn read(frame: &mut Frame<'_>, kind: Kind, context: Context) -> Result<Tree> {
             }
         },
         Kind::Struct(spec) => {
-            if context.nullable && frame.int(1)? < 0 {
+            if context.nullable && frame.int(1)? < i64::from(context.tagged) {
                 return Ok(Tree::Null);
             }
             read_struct(frame, spec, element_context)?

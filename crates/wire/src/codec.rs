@@ -15,6 +15,8 @@ pub struct Context {
     pub flexible: bool,
     /// Whether the field may be null in this version.
     pub nullable: bool,
+    /// Whether it is a tagged field.
+    pub tagged: bool,
     /// Kafka's name of the field, in snake case.
     pub field: &'static str,
 }

@@ -99,11 +99,17 @@ pub trait RecordValue: crate::Value + Default + Clone + PartialEq + Debug + Send
 }
 
 fn value_context<V: RecordValue>(version: i16) -> Context {
-    Context { version, flexible: V::FLEXIBLE.contains(version), nullable: false, field: V::SPEC.name }
+    Context {
+        version,
+        flexible: V::FLEXIBLE.contains(version),
+        nullable: false,
+        tagged: false,
+        field: V::SPEC.name,
+    }
 }
 
 const fn key_context(spec: &'static StructSpec) -> Context {
-    Context { version: 0, flexible: false, nullable: false, field: spec.name }
+    Context { version: 0, flexible: false, nullable: false, tagged: false, field: spec.name }
 }
 
 /// One kind of record, as the table has it.

@@ -9,7 +9,8 @@ use crate::{
 /// Bytes of the size prefix before every frame.
 pub const FRAME_PREFIX_BYTES: usize = 4;
 
-const HEADER: Context = Context { version: 0, flexible: false, nullable: true, field: "client_id" };
+const HEADER: Context =
+    Context { version: 0, flexible: false, nullable: true, tagged: false, field: "client_id" };
 
 /// Checks the size prefix of a frame: how many bytes follow it.
 ///

@@ -72,5 +72,11 @@ pub trait Request: Message {
 pub trait Response: Message {}
 
 fn context<M: Message>(version: i16) -> Context {
-    Context { version, flexible: M::FLEXIBLE.contains(version), nullable: false, field: M::SPEC.name }
+    Context {
+        version,
+        flexible: M::FLEXIBLE.contains(version),
+        nullable: false,
+        tagged: false,
+        field: M::SPEC.name,
+    }
 }

@@ -50,6 +50,7 @@ impl FieldSpec {
             version: around.version,
             flexible: around.flexible,
             nullable: self.nullable.contains(around.version),
+            tagged: self.tag.is_some(),
             field: self.name,
         }
     }
@@ -260,8 +261,12 @@ macro_rules! messages {
                 reader: &mut $crate::Reader,
                 context: $crate::Context,
             ) -> Result<Option<Self>, $crate::DecodeError> {
-                // One byte before it: below zero for null, as Kafka reads it.
-                if <i8 as $crate::Value>::read(reader, context)? < 0 {
+                // One byte before it: below zero for null, as Kafka reads it, and zero in a tagged field.
+                let is_null = match context.tagged {
+                    true => reader.uvarint()? == 0,
+                    false => <i8 as $crate::Value>::read(reader, context)? < 0,
+                };
+                if is_null {
                     return Ok(None);
                 }
                 <Self as $crate::Value>::read(reader, context).map(Some)
@@ -277,7 +282,7 @@ macro_rules! messages {
                         $crate::Value::write(&1_i8, writer, context)?;
                         $crate::Value::write(value, writer, context)
                     }
-                    None => $crate::Value::write(&-1_i8, writer, context),
+                    None => $crate::Value::write(if context.tagged { &0_i8 } else { &-1 }, writer, context),
                 }
             }
 

@@ -269,7 +269,7 @@ fn endpoints(node: &Node, caller: &Caller) -> Vec<NodeEndpoint> {
 
 /// The versions below 3 differ in nothing that matters to an error, and have no other answer.
 fn old(version: i16) -> Context {
-    Context { version, flexible: false, nullable: false, field: "ProduceRequest" }
+    Context { version, flexible: false, nullable: false, tagged: false, field: "ProduceRequest" }
 }
 
 fn read_old(request: &mut Request) -> Result<ProduceRequest, BadRequest> {

@@ -100,8 +100,7 @@ fn member_value(member: &MemberMetadata) -> ConsumerGroupMemberMetadataValue {
         client_id: Str::from(&*member.client_id),
         client_host: Str::from(&*member.client_host),
         subscribed_topic_names: member.subscribed_topics.iter().map(|topic| Str::from(&**topic)).collect(),
-        subscribed_topic_regex: (!member.subscribed_pattern.is_empty())
-            .then(|| Str::from(&*member.subscribed_pattern)),
+        subscribed_topic_regex: Some(Str::from(&*member.subscribed_pattern)),
         rebalance_timeout_ms: millis(member.rebalance_timeout),
         server_assignor: member.server_assignor.as_deref().map(Str::from),
         classic_member_metadata: member.classic.as_ref().map(|classic| ClassicMemberMetadata {
@@ -201,6 +200,8 @@ pub(super) fn read(
 }
 
 fn member_of(value: ConsumerGroupMemberMetadataValue) -> MemberMetadata {
+    // Every classic member has a protocol. Where the field was left out, which Kafka takes for an empty one, there is none.
+    let classic = value.classic_member_metadata.filter(|classic| !classic.supported_protocols.is_empty());
     MemberMetadata {
         instance_id: value.instance_id.as_ref().map(shared),
         rack_id: value.rack_id.as_ref().map(shared),
@@ -210,7 +211,7 @@ fn member_of(value: ConsumerGroupMemberMetadataValue) -> MemberMetadata {
         subscribed_pattern: value.subscribed_topic_regex.as_ref().map_or_else(|| "".into(), shared),
         rebalance_timeout: duration(value.rebalance_timeout_ms),
         server_assignor: value.server_assignor.as_ref().map(shared),
-        classic: value.classic_member_metadata.map(|classic| ClassicMember {
+        classic: classic.map(|classic| ClassicMember {
             session_timeout: duration(classic.session_timeout_ms),
             protocols: classic
                 .supported_protocols

@@ -67,7 +67,7 @@ async fn produce_is_announced_from_zero_and_its_oldest_versions_are_refused_in_w
         frame.extend_from_slice(b"old");
         client.send_frame(&frame).await;
         let mut reader = Reader::new(client.receive_frame().await);
-        let context = Context { version, flexible: false, nullable: false, field: "answer" };
+        let context = Context { version, flexible: false, nullable: false, tagged: false, field: "answer" };
         assert_eq!(i32::read(&mut reader, context).unwrap(), 5);
         let response = ProduceResponse::read(&mut reader, context).unwrap();
         reader.finish().unwrap();

@@ -17,6 +17,6 @@ messages! {
     struct TopicPartitions {
         topic_id:          Uuid             [0+];
         partitions:        Vec<i32>         [0+];
-        assignment_epochs: Option<Vec<i32>> [0+] nullable[0+] tag 0 = None;
+        assignment_epochs: Option<Vec<i32>> [0+] nullable[0+] tag 0;
     }
 }

@@ -18,7 +18,7 @@ messages! {
         subscribed_topic_regex:  Option<Str>                   [0+] nullable[0+];
         rebalance_timeout_ms:    i32                           [0+] = -1;
         server_assignor:         Option<Str>                   [0+] nullable[0+];
-        classic_member_metadata: Option<ClassicMemberMetadata> [0+] nullable[0+] tag 0 = None;
+        classic_member_metadata: Option<ClassicMemberMetadata> [0+] nullable[0+] tag 0;
     }
     struct ClassicMemberMetadata {
         session_timeout_ms:  i32                  [0+];

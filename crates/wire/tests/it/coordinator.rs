@@ -181,10 +181,16 @@ fn a_classic_member_of_a_consumer_group_stands_in_a_tagged_field_after_a_byte_of
         rack_id: None,
         subscribed_topic_regex: None,
         server_assignor: None,
+        classic_member_metadata: None,
         ..Default::default()
     };
+    // As Kafka's own classes write it: null is said, since a field that is left out is an empty structure to Kafka, a classic member.
     let plain = member.encode(0).unwrap();
-    assert_eq!(&plain[..], [0, 0, 0, 0, 1, 1, 1, 0, 0xff, 0xff, 0xff, 0xff, 0, 0]);
+    assert_eq!(&plain[..], [0, 0, 0, 0, 1, 1, 1, 0, 0xff, 0xff, 0xff, 0xff, 0, 1, 0, 1, 0]);
+    assert_eq!(ConsumerGroupMemberMetadataValue::decode(plain.clone()), Ok(member.clone()));
+    let left_out = [&plain[..13], &[0]].concat();
+    let decoded = ConsumerGroupMemberMetadataValue::decode(Bytes::from(left_out)).unwrap();
+    assert_eq!(decoded.classic_member_metadata, Some(ClassicMemberMetadata::default()));
     member.classic_member_metadata = Some(ClassicMemberMetadata {
         session_timeout_ms: 1,
         supported_protocols: vec![ClassicProtocol { name: "r".into(), metadata: Bytes::new() }],

@@ -96,7 +96,11 @@ impl Walk {
         let null = nullable && self.random.below(3) == 0;
         match field.kind {
             Kind::Struct(spec) if nullable => {
-                self.bytes.push(if null { 0xff } else { 1 });
+                self.bytes.push(match null {
+                    true if field.tag.is_some() => 0,
+                    true => 0xff,
+                    false => 1,
+                });
                 if !null {
                     self.structure(spec);
                 }
