@@ -496,6 +496,10 @@ pub fn alter(
                     words.push(word.to_owned());
                 }
             }
+            if check::has_empty_word(&value) {
+                // It is a word to Kafka, which no key with a rule has.
+                words.push(String::new());
+            }
             overrides.insert(name.to_owned(), words.join(","));
         }
         AlterOperation::Subtract(value) => {

@@ -20,7 +20,7 @@ const STAGES: [Stage; 9] = [
     Stage { name: "build", budget_seconds: 900, run: build_and_check },
     Stage { name: "lints", budget_seconds: 420, run: lints },
     Stage { name: "tests", budget_seconds: 960, run: all_rust_tests },
-    Stage { name: "parity", budget_seconds: 60, run: parity::verify },
+    Stage { name: "parity", budget_seconds: 120, run: parity::verify },
     Stage { name: "clients", budget_seconds: 600, run: clients::all },
     Stage { name: "faults", budget_seconds: 420, run: faults::verify },
     Stage { name: "demo", budget_seconds: 120, run: demo::run },

@@ -30,8 +30,10 @@ pub(crate) async fn handle(
     request: DeleteRecordsRequest,
 ) -> DeleteRecordsResponse {
     let timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0)).max(OWN_PART_MIN);
-    let mut topics = Vec::with_capacity(request.topics.len());
-    for some in request.topics.chunks(TOPICS_AT_ONCE) {
+    // A topic without partitions is left out of the answer.
+    let named: Vec<_> = request.topics.iter().filter(|topic| !topic.partitions.is_empty()).collect();
+    let mut topics = Vec::with_capacity(named.len());
+    for some in named.chunks(TOPICS_AT_ONCE) {
         topics.extend(join_all(some.iter().map(|topic| delete_of_topic(node, topic, timeout))).await);
     }
     DeleteRecordsResponse { topics, ..DeleteRecordsResponse::default() }

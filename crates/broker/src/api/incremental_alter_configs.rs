@@ -65,9 +65,13 @@ impl ResourceChange for AlterConfigsResource {
                     (group_key(name), ConfigError::UnknownGroupKey { key: name.to_owned() })
                 }
             };
+            let operation = operation(config)?;
+            if key.is_none() && operation == AlterOperation::Delete {
+                // Nothing has it, as was asked; so Kafka answers.
+                continue;
+            }
             let key = key.ok_or_else(|| config_errors(&[unknown]))?;
-            alter_override(key, &mut overrides, operation(config)?)
-                .map_err(|error| config_errors(&[error]))?;
+            alter_override(key, &mut overrides, operation).map_err(|error| config_errors(&[error]))?;
         }
         Ok(overrides)
     }

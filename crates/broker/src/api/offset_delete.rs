@@ -11,7 +11,7 @@ use tidelog_wire::{
     ErrorCode,
     messages::{
         OffsetDeleteRequest, OffsetDeleteResponse,
-        offset_delete::{OffsetDeleteResponsePartition, OffsetDeleteResponseTopic},
+        offset_delete::{OffsetDeleteRequestTopic, OffsetDeleteResponsePartition, OffsetDeleteResponseTopic},
     },
 };
 
@@ -24,7 +24,12 @@ pub(crate) async fn handle(
     request: OffsetDeleteRequest,
 ) -> OffsetDeleteResponse {
     match delete(node, &request).await {
-        Ok(codes) => answer(request, &codes),
+        Ok(codes) => {
+            let image = node.image();
+            let is_known =
+                |name: &str| TopicName::new(name).is_ok_and(|name| image.topic_by_name(&name).is_some());
+            answer(request, &codes, is_known)
+        }
         Err(code) => OffsetDeleteResponse { error_code: code.code(), ..OffsetDeleteResponse::default() },
     }
 }
@@ -57,9 +62,14 @@ async fn delete(
     Ok(codes)
 }
 
-/// In Kafka's order: what is unknown comes first. A topic without partitions is left out.
-fn answer(request: OffsetDeleteRequest, codes: &BTreeMap<Place, ErrorCode>) -> OffsetDeleteResponse {
-    let topics = request.topics.into_iter().filter(|topic| !topic.partitions.is_empty()).map(|topic| {
+/// In Kafka's order: what is unknown comes first. A known topic without partitions is left out.
+fn answer(
+    request: OffsetDeleteRequest,
+    codes: &BTreeMap<Place, ErrorCode>,
+    is_known: impl Fn(&str) -> bool,
+) -> OffsetDeleteResponse {
+    let is_told = |topic: &OffsetDeleteRequestTopic| !topic.partitions.is_empty() || !is_known(&topic.name);
+    let topics = request.topics.into_iter().filter(is_told).map(|topic| {
         let name: Arc<str> = Arc::from(topic.name.as_str());
         let code = |partition: i32| {
             codes.get(&(Arc::clone(&name), partition)).copied().unwrap_or(ErrorCode::None).code()

@@ -95,6 +95,11 @@ pub(super) fn words(value: &str) -> impl Iterator<Item = &str> {
     value.split(',').map(str::trim).filter(|word| !word.is_empty())
 }
 
+/// Whether nothing stands before, behind or between commas.
+pub(super) fn has_empty_word(value: &str) -> bool {
+    value.split(',').any(|word| word.trim().is_empty())
+}
+
 pub(super) fn boolean(value: &str) -> Option<bool> {
     let value = value.trim();
     if value.eq_ignore_ascii_case("true") {
@@ -249,6 +254,9 @@ fn check_list(key: &Key, value: &str) -> Result<(), ConfigError> {
             value,
             "Must be the literal '*' or a list of replicas in the following format: [partitionId]:[brokerId],[partitionId]:[brokerId],...",
         ));
+    }
+    if !value.trim().is_empty() && has_empty_word(value) {
+        check_word(key, "", value)?;
     }
     let mut seen = Vec::new();
     for word in words(value) {

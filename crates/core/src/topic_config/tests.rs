@@ -204,6 +204,12 @@ fn list_operations_add_and_remove_words() {
     assert_eq!(overrides, map(&[("cleanup.policy", "compact")]));
     alter(key, &mut overrides, AlterOperation::Delete).unwrap();
     assert_eq!(overrides, BTreeMap::new());
+    alter(key, &mut overrides, AlterOperation::Append(String::new())).unwrap();
+    assert_eq!(overrides, map(&[("cleanup.policy", "delete,")]));
+    for value in ["delete,", ",delete", "delete, ,compact", ","] {
+        assert!(check(key, value).is_err(), "{value:?}: an empty word is none of compact and delete");
+    }
+    overrides.clear();
     let key = topic_key("retention.ms").unwrap();
     assert_eq!(
         alter(key, &mut overrides, AlterOperation::Append("1".to_owned())).unwrap_err().to_string(),
