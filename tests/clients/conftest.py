@@ -123,7 +123,12 @@ class Node:
         wait_until(cold, 60, f"{topic} is cold: {self.partitions(topic)}")
 
     def log_files(self, topic):
-        """The `.log` files of a topic: what is only in the journal is in none of them yet."""
+        """The `.log` files of a topic, once all of it is in them: what is uploaded was sealed in one, the rest is in the journal."""
+
+        def sealed():
+            return all(part["tiered_end"] == part["log_end"] for part in self.partitions(topic))
+
+        wait_until(sealed, 60, f"{topic} is sealed: {self.partitions(topic)}")
         ids = {entry["topic"]: entry["topic_id"] for entry in self.cli("topic", "list")["topics"]}
         return sorted((self.folder / "data").glob(f"{ids[topic]}-*/*.log"))
 

@@ -89,7 +89,7 @@ class KafkaNode:
         pass
 
     def log_files(self, topic):
-        return sorted((self.folder / "data").glob(f"{topic}-*/*.log"))
+        return sorted((self.folder / "data").glob(f"{topic}-[0-9]*/*.log"))
 
 
 def dev():

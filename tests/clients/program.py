@@ -1,6 +1,7 @@
 """What the programs of the Python clients (and of kcat) share: their arguments, their lines, and the scenarios over an adapter.
 
-An adapter has the client's own calls: `create`, `produce`, `consume`, `producer`, `member`, `read_group`, `administration`.
+An adapter has the client's own calls: `create`, `produce`, `consume`, `producer`, `member`, `read_group`, `administration`, and of
+those that administer what its client offers.
 """
 
 import argparse
@@ -26,6 +27,14 @@ NEW_BEGIN = 1000
 NEW_RECORDS = 100
 # Commit and resume: how many records each member in turn reads before it commits and goes; in all what was sent.
 COMMIT_SESSIONS = {"first": 70, "second": 70, "third": 60}
+# Administration: so many records, a millisecond from each to the next, of which the first are deleted.
+RECORDS = 10
+DELETED = 4
+TIMES_BEGIN = 1_600_000_000_000
+BROKER_KEYS = ("group.consumer.heartbeat.interval.ms", "message.max.bytes")
+BROKER_DEFAULT = {"message.max.bytes": "1048588"}
+BROKER_CHANGE = {"message.max.bytes": "2000000"}
+INSTANCE = "instance"
 
 
 # A line is written whole, whichever thread it comes from.
@@ -337,8 +346,71 @@ def administration(program, client):
     client.administration(program)
 
 
+def administration_cluster(program, client):
+    """The cluster, a broker's settings, and what of a partition is asked and changed by hand: as far as a client offers it."""
+    topic = program.name()
+    client.create(topic, 2, **{"retention.ms": "-1"})
+    texts = [{"key": None, "value": str(number), "headers": [], "timestamp": TIMES_BEGIN + number} for number in range(RECORDS)]
+    client.produce(topic, texts, "none")
+    program.tell("cluster", **client.cluster())
+    if hasattr(client, "alter_broker"):
+        program.tell("broker", configs=client.broker_configs())
+        for step, change in (("broker-altered", BROKER_CHANGE), ("broker-restored", {})):
+            client.alter_broker(change)
+            wanted = change or BROKER_DEFAULT
+            found = settled(client.broker_configs, lambda found: wanted.items() <= found.items())
+            program.tell(step, configs=found)
+    if hasattr(client, "offsets"):
+        program.tell("offsets", offsets=client.offsets(topic))
+    if hasattr(client, "delete_records"):
+        program.tell("records-deleted", low=client.delete_records(topic, 0, DELETED), first=client.consume(topic, 0, 1)[0]["offset"])
+    for step in ("log-dirs", "elected", "reassignments", "producers", "features", "quorum", "resources"):
+        look = getattr(client, step.replace("-", "_"), None)
+        if look:
+            program.tell(step, **look(topic))
+
+
+def administration_groups(program, client):
+    """A group is looked at and changed by hand: with a member, without one, and until it is no more."""
+    topic, group = program.name(), program.name("-group")
+    client.create(topic, 2)
+    produce(client, topic, 2, range(RECORDS))
+    removes = hasattr(client, "remove_member")
+    # Who has an instance goes without a word, and stays in the group until somebody removes it.
+    member = client.member(topic, group, "eager", **({"instance": INSTANCE} if removes else {}))
+    member.start()
+    # Before that Apache Kafka may have no coordinator yet, for which not every client waits.
+    wait_until(lambda: member.error or len(member.seen) == RECORDS, "everything is read")
+    assert member.error is None, member.error
+    committed = dict.fromkeys(range(2), RECORDS // 2)
+    wait_until(lambda: client.committed(topic, group, 2) == committed, "the end is committed")
+    program.tell("member", **client.described(group))
+    if hasattr(client, "delete_group"):
+        program.tell("refused", error=client.refused(lambda: client.delete_group(group)))
+    if hasattr(client, "delete_offset"):
+        program.tell("subscribed", error=client.refused(lambda: client.delete_offset(topic, group, 0)))
+    member.leave()
+    if removes:
+        program.tell("stayed", **client.described(group))
+        client.remove_member(group, INSTANCE)
+    program.tell("empty", **settled(lambda: client.described(group), lambda found: not found["members"]))
+    program.tell("listed", **client.listed(group))
+    program.tell("offsets", offsets=client.committed(topic, group, 2))
+    if hasattr(client, "alter_offset"):
+        client.alter_offset(topic, group, 0, 2)
+        program.tell("altered", offsets=client.committed(topic, group, 2))
+    if hasattr(client, "delete_offset"):
+        client.delete_offset(topic, group, 0)
+        program.tell("offset-deleted", offsets=client.committed(topic, group, 2))
+    if hasattr(client, "delete_group"):
+        client.delete_group(group)
+        program.tell("deleted", error=client.refused(lambda: client.delete_group(group)), **client.listed(group))
+
+
 SCENARIOS = {
     "administration": administration,
+    "administration-cluster": administration_cluster,
+    "administration-groups": administration_groups,
     "records": records,
     "group-eager": group("eager"),
     "group-cooperative": group("cooperative"),

@@ -23,13 +23,14 @@ RUN_SECONDS_MAX = 900 if AGAINST_KAFKA else 420
 # At each of these shares of what is to be acknowledged the node is killed.
 KILLS = [0.1, 0.4, 0.7]
 
-ALL = ["administration", "records", "group-eager", "commit", "restarts"]
+ADMINISTRATION = ["administration", "administration-cluster", "administration-groups"]
+ALL = [*ADMINISTRATION, "records", "group-eager", "commit", "restarts"]
 JAVA = ["tools", "tools-groups", "verifiable", "reset", "times", "static", "migration", "recreated"]
 WITH = {"cooperative": ["group-cooperative"], "consumer": ["group-consumer", "commit-consumer"]}
 
 # The scenarios of each client, in their order: the node of a run is killed in the last one.
 CLIENTS = {
-    "kcat": [*WITH["cooperative"], *ALL],
+    "kcat": [*WITH["cooperative"], *(name for name in ALL if name != "administration-groups")],
     "confluent": ["static", "recreated", *WITH["cooperative"], *WITH["consumer"], *ALL],
     "kafka-python": [*WITH["cooperative"], *ALL],
     "aiokafka": ALL,
@@ -37,6 +38,33 @@ CLIENTS = {
     "franz-go": ["recreated", *WITH["cooperative"], *WITH["consumer"], *ALL],
     "sarama": [*WITH["cooperative"], *ALL],
     "java": [*JAVA, *WITH["cooperative"], *WITH["consumer"], *ALL],
+}
+
+BROKER = ["broker", "broker-altered", "broker-restored"]
+# What each client's program tells of the cluster, beside the first step, and of a group: all that the client has a call for.
+ASKED = ["log-dirs", "elected", "reassignments", "producers", "features", "quorum", "resources"]
+CLUSTER = {
+    "kcat": ["offsets"],
+    "confluent": [*BROKER, "offsets", "records-deleted", "elected"],
+    "kafka-python": [*BROKER, "offsets", "records-deleted", *ASKED],
+    "aiokafka": [*BROKER, "records-deleted"],
+    "kafkajs": [*BROKER, "offsets", "records-deleted", "reassignments"],
+    "franz-go": [*BROKER, "offsets", "records-deleted", *(step for step in ASKED if step != "quorum")],
+    "sarama": [*BROKER, "offsets", "records-deleted", *ASKED[:3]],
+    "java": [*BROKER, "offsets", "records-deleted", *ASKED],
+}
+LOOKED_AT = ["member", "empty", "listed", "offsets"]
+GROUP = ["member", "refused", "subscribed", "empty", "listed", "offsets", "altered", "offset-deleted", "deleted"]
+# A static member goes, and is removed by its instance.
+STATIC_GROUP = [*GROUP[:3], "stayed", *GROUP[3:]]
+GROUPS = {
+    "confluent": [step for step in GROUP if step not in ("subscribed", "offset-deleted")],
+    "kafka-python": STATIC_GROUP,
+    "aiokafka": LOOKED_AT,
+    "kafkajs": [step for step in GROUP if step not in ("subscribed", "offset-deleted")],
+    "franz-go": STATIC_GROUP,
+    "sarama": STATIC_GROUP,
+    "java": [*STATIC_GROUP, *(f"consumer-{step}" for step in GROUP)],
 }
 
 CONSUMER_GROUP_HEARTBEAT = 68

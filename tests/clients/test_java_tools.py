@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 
 import pytest
 
@@ -9,6 +10,7 @@ from conftest import run_of
 from scenarios import CONSUMER_GROUP_HEARTBEAT, is_unsupported, pairs
 
 RECORDS = 30
+PERFORMANCE_RECORDS = 5000
 
 
 @pytest.fixture
@@ -99,18 +101,35 @@ def test_log_dirs_tell_sizes(tools, client, scenario):
 
 @java
 def test_the_performance_pair_moves_all_records(tools, client, scenario):
-    assert re.search(r"5000 records sent, [\d.,]+ records/sec", tools("producer-perf"))
+    assert re.search(rf"{PERFORMANCE_RECORDS} records sent, [\d.,]+ records/sec", tools("producer-perf"))
     header, values = [line.split(", ") for line in tools("consumer-perf").splitlines() if ", " in line][-2:]
-    assert int(values[header.index("data.consumed.in.nMsg")]) >= 5000
+    assert int(values[header.index("data.consumed.in.nMsg")]) >= PERFORMANCE_RECORDS
 
 
+# The performance pair's records are 100 bytes, of which a batch has 16 KiB at most.
 @java
-def test_dump_log_reads_the_files(tools, client, scenario):
+def test_dump_log_reads_every_batch_of_the_files(tools, client, scenario):
     dumped = tools("dump-log")
-    batches = re.findall(r"^baseOffset: (\d+) lastOffset: (\d+) count: (\d+) .* isvalid: (\w+)$", dumped, re.MULTILINE)
-    assert batches and {valid for *_, valid in batches} == {"true"}
-    assert all(int(last) - int(base) + 1 == int(count) for base, last, count, _ in batches)
-    assert sum(int(count) for _, _, count, _ in batches) == len(re.findall(r"^\| offset: ", dumped, re.MULTILINE))
+    # A partition's segments come in their order, and follow on each other.
+    ends = dict.fromkeys(range(3), 0)
+    batch_count = 0
+    for partition, text in dumped_partitions(dumped):
+        batches = re.findall(r"^baseOffset: (\d+) lastOffset: (\d+) count: (\d+) .* isvalid: (\w+)$", text, re.MULTILINE)
+        for base, last, count, valid in batches:
+            assert (int(base), int(last) - int(base) + 1, valid) == (ends[partition], int(count), "true")
+            ends[partition] = int(last) + 1
+        batch_count += len(batches)
+    assert sum(ends.values()) == RECORDS + PERFORMANCE_RECORDS
+    assert batch_count > PERFORMANCE_RECORDS * 100 // 16384
+    assert len(re.findall(r"^\| offset: ", dumped, re.MULTILINE)) == RECORDS + PERFORMANCE_RECORDS
+    found = re.findall(r" key: (k\d+) payload: (v\d+)$", dumped, re.MULTILINE)
+    assert sorted(found) == sorted((f"k{number}", f"v{number}") for number in range(RECORDS))
+
+
+def dumped_partitions(dumped):
+    """The partition and the output of each file."""
+    _, *parts = re.split(r"^Dumping .*-(\d+)/\d+\.log$", dumped, flags=re.MULTILINE)
+    return [(int(partition), text) for partition, text in zip(parts[::2], parts[1::2], strict=True)]
 
 
 with_members = pytest.mark.parametrize("client, scenario", pairs(["tools-groups"]))
@@ -155,6 +174,87 @@ def test_a_group_is_described_with_its_members(runs, client, scenario, protocol)
             "#MEMBERS": "2",
         }
     ]
+
+
+# The types of keys in __consumer_offsets that are judged, by Kafka's names of their schemas.
+OFFSET_COMMIT, GROUP_METADATA = "1", "2"
+CONSUMER_GROUP, MEMBER, ASSIGNMENT_EPOCH, TARGET, CURRENT = "3", "5", "6", "7", "8"
+
+
+def decoded(runs, client, scenario, protocol):
+    """The records of a group as Kafka's decoder tells them: their keys' types and fields, and what is in them, in their order."""
+    run = run_of(runs, client)
+    facts = run.facts(scenario)
+    topic = f"{run.prefix}-{scenario}"
+    group = f"{topic}-{protocol}"
+    lines = re.findall(r"^\| offset: .* key: (\{.*\}) payload: (.*)$", told(facts, "dump-offsets"), re.MULTILINE)
+    found = []
+    for key, payload in lines:
+        key = json.loads(key)
+        if group in (key["data"].get("group"), key["data"].get("groupId")):
+            found.append((key["type"], key["data"], None if payload == "<DELETE>" else json.loads(payload)["data"]))
+    return topic, group, facts[f"members-{protocol}"]["assignments"], found
+
+
+def of_type(found, wanted):
+    return [(key, value) for kind, key, value in found if kind == wanted]
+
+
+@with_members
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_kafkas_decoder_reads_committed_offsets(runs, client, scenario, protocol):
+    topic, group, _, found = decoded(runs, client, scenario, protocol)
+    commits = of_type(found, OFFSET_COMMIT)
+    last = {key["partition"]: value for key, value in commits}
+    assert {(key["group"], key["topic"]) for key, _ in commits} == {(group, topic)}
+    assert {partition: value["offset"] for partition, value in last.items()} == {partition: partition + 1 for partition in range(6)}
+    assert {(value["leaderEpoch"], value["metadata"]) for value in last.values()} == {(0, "")}
+    now = time.time() * 1000
+    assert all(now - 3_600_000 < value["commitTimestamp"] <= now for value in last.values())
+
+
+@with_members
+def test_kafkas_decoder_reads_a_classic_group(runs, client, scenario):
+    topic, group, assignments, found = decoded(runs, client, scenario, "classic")
+    groups = [value for _, value in of_type(found, GROUP_METADATA)]
+    full = next(value for value in groups if len(value["members"]) == 2)
+    assert (full["protocolType"], full["protocol"]) == ("consumer", "range")
+    assert full["leader"] in {member["memberId"] for member in full["members"]}
+    for member in full["members"]:
+        name = member["clientId"]
+        assert (member["clientHost"], member["groupInstanceId"], member["sessionTimeout"]) == ("/127.0.0.1", None, 10000)
+        assert member["memberId"].startswith(f"{name}-")
+        assert member["subscription"]["topics"] == [topic]
+        assert member["assignment"]["assignedPartitions"] == [{"topic": topic, "partitions": assignments[name]}]
+    assert {member["clientId"] for member in full["members"]} == {"first", "second"}
+    # Left by both.
+    empty = groups[-1]
+    assert (empty["protocolType"], empty["protocol"], empty["leader"], empty["members"]) == ("consumer", None, None, [])
+    assert empty["generation"] > full["generation"] > 0
+
+
+@with_members
+def test_kafkas_decoder_reads_a_consumer_group(runs, client, scenario):
+    topic, group, assignments, found = decoded(runs, client, scenario, "consumer")
+    members = {key["memberId"]: value for key, value in of_type(found, MEMBER) if value}
+    names = {member: value["clientId"] for member, value in members.items()}
+    assert sorted(names.values()) == ["first", "second"]
+    for value in members.values():
+        assert (value["clientHost"], value["subscribedTopicNames"], value["instanceId"]) == ("/127.0.0.1", [topic], None)
+        # Kafka takes a member without the field for one of a classic client.
+        assert (value["classicMemberMetadata"], value["subscribedTopicRegex"]) == (None, "")
+    # What each had while there were two, and what it was to have.
+    for kind, field in ((TARGET, "topicPartitions"), (CURRENT, "assignedPartitions")):
+        owned = [(names[key["memberId"]], value[field]) for key, value in of_type(found, kind) if value and value[field]]
+        told = {(name, tuple(sorted(topics[0]["partitions"]))) for name, topics in owned}
+        assert told >= {(name, tuple(partitions)) for name, partitions in assignments.items()}, kind
+    # Both left: nothing of a member is, and the epoch is one that nobody was of.
+    gone = {(kind, key["memberId"]) for kind, key, value in found if "memberId" in key and value is None}
+    assert gone == {(kind, member) for kind in (MEMBER, TARGET, CURRENT) for member in members}
+    epochs = [value["epoch"] for _, value in of_type(found, CONSUMER_GROUP)]
+    assert epochs == sorted(epochs)
+    assert epochs[-1] > max(value["memberEpoch"] for _, value in of_type(found, CURRENT) if value)
+    assert of_type(found, ASSIGNMENT_EPOCH)[-1][1]["assignmentEpoch"] <= epochs[-1]
 
 
 # What is set is told before what it hides, and is gone with its removal.

@@ -1,5 +1,6 @@
 """Every client through the scenarios of README.md: what each program told is what must be."""
 
+import re
 import struct
 import time
 
@@ -28,6 +29,103 @@ def test_administration_goes_round(runs, client, scenario):
     # In each client's own words.
     assert plain(facts["created"]["error"]).startswith(("topicalreadyexists", "topicexists"))
     assert plain(facts["deleted"]["error"]).startswith("unknowntopic")
+
+
+# Of partition 0. Where no record is of a time or later, two clients take the end for it.
+OFFSETS = {"earliest": 0, "latest": 10, "newest": 9, "at": 7, "later": -1}
+OFFSETS_TOLD = {
+    # Its records are of now.
+    "kcat": {**OFFSETS, "at": 0},
+    "kafkajs": {**OFFSETS, "later": 10},
+    "franz-go": {**OFFSETS, "later": 10},
+}
+WITHOUT_NEWEST = {"kcat", "kafkajs", "sarama"}
+WITHOUT_CLUSTER_ID = {"kcat", "sarama"}
+WITHOUT_LOW_WATERMARK = {"kafkajs", "sarama"}
+
+
+@pytest.mark.parametrize("client, scenario", pairs(["administration-cluster"]))
+def test_administration_of_the_cluster_goes_round(runs, client, scenario):
+    run = run_of(runs, client)
+    facts = run.facts(scenario)
+    assert list(facts) == ["cluster", *scenarios.CLUSTER[client], "end"]
+    cluster = {"step": "cluster", "brokers": [[1, run.node.address]], "controller": 1}
+    if client not in WITHOUT_CLUSTER_ID:
+        cluster["id"] = facts["cluster"]["id"]
+        assert re.fullmatch(r"[\w-]{22}", cluster["id"])
+    assert facts["cluster"] == cluster
+    if "broker" in facts:
+        heartbeat = {"group.consumer.heartbeat.interval.ms": "300"}
+        for step, value in (("broker", "1048588"), ("broker-altered", "2000000"), ("broker-restored", "1048588")):
+            assert facts[step]["configs"] == {**heartbeat, "message.max.bytes": value}, step
+    if "offsets" in facts:
+        offsets = OFFSETS_TOLD.get(client, OFFSETS)
+        names = set(OFFSETS) - ({"newest"} if client in WITHOUT_NEWEST else set())
+        assert facts["offsets"]["offsets"] == {name: offsets[name] for name in names}
+    if "records-deleted" in facts:
+        low = {} if client in WITHOUT_LOW_WATERMARK else {"low": 4}
+        assert facts["records-deleted"] == {"step": "records-deleted", "first": 4, **low}
+    what_only_asks(facts)
+
+
+def what_only_asks(facts):
+    """Of partitions and of the quorum."""
+    if "log-dirs" in facts:
+        told = facts["log-dirs"]
+        [[_, size, *_], _] = told["partitions"]
+        assert size > 0
+        assert (told["broker"], told["partitions"]) == (1, [[0, size, 0, False], [1, 0, 0, False]])
+    if "elected" in facts:
+        assert plain(facts["elected"]["error"]).startswith("electionnotneeded")
+    if "features" in facts:
+        # Levels of Kafka's own formats, of which there are none here.
+        finalized = facts["features"]["finalized"]
+        assert "metadata.version" in finalized if scenarios.AGAINST_KAFKA else finalized == []
+    for step, wanted in {
+        "reassignments": {"ongoing": []},
+        # Of epoch 0, after ten records.
+        "producers": {"producers": [[0, 9]]},
+        "quorum": {"leader": 1, "voters": [1], "observers": []},
+        "resources": {"topic": True, "metrics": 0},
+    }.items():
+        if step in facts:
+            assert facts[step] == {"step": step, **wanted}
+
+
+# In each client's words: its assignor, and what it lists of a group without members.
+ASSIGNORS = {"kafkajs": "RoundRobinAssigner"}
+PROTOCOL_ONLY = {"aiokafka", "kafkajs", "sarama"}
+
+
+@pytest.mark.parametrize("client, scenario", pairs(["administration-groups"]))
+def test_administration_of_a_group_goes_round(runs, client, scenario):
+    facts = run_of(runs, client).facts(scenario)
+    assert list(facts) == [*scenarios.GROUPS[client], "end"]
+    for prefix, kind, assignor in (("", "classic", ASSIGNORS.get(client, "range")), ("consumer-", "consumer", "uniform")):
+        own = {step: facts[f"{prefix}{step}"] for step in scenarios.STATIC_GROUP if f"{prefix}{step}" in facts}
+        if not own:
+            continue
+        for step in ("member", "stayed"):
+            if step in own:
+                told = own[step]
+                assert (plain(told["state"]), told["assignor"], told["members"]) == ("stable", assignor, [[0, 1]]), step
+        # Of the classic protocol nothing is left without members; the assignor of the other is the server's own.
+        told = own["empty"]
+        assert (plain(told["state"]), told["assignor"], told["members"]) == ("empty", assignor if prefix else "", [])
+        listed = [["consumer"]] if client in PROTOCOL_ONLY else [["empty", kind]]
+        assert [[word.lower() for word in words] for words in own["listed"]["groups"]] == listed
+        assert own["offsets"]["offsets"] == {"0": 5, "1": 5}
+        if "altered" in own:
+            assert own["altered"]["offsets"] == {"0": 2, "1": 5}
+        if "offset-deleted" in own:
+            # sarama asks for both.
+            assert own["offset-deleted"]["offsets"] == ({"0": -1, "1": 5} if client == "sarama" else {"1": 5})
+        if "deleted" in own:
+            assert plain(own["refused"]["error"]).startswith(("nonemptygroup", "groupnotempty"))
+            assert plain(own["deleted"]["error"]).startswith("groupidnotfound")
+            assert own["deleted"]["groups"] == []
+        if "subscribed" in own:
+            assert plain(own["subscribed"]["error"]).startswith("groupsubscribedtotopic")
 
 
 @pytest.mark.parametrize("state", ["hot", "cold"])

@@ -7,9 +7,10 @@ import sys
 import threading
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from aiokafka.errors import CommitFailedError, IllegalStateError, RebalanceInProgressError, for_code
 
 sys.path.append(str(pathlib.Path(__file__).parents[1]))
@@ -191,10 +192,7 @@ class Client:
         topic, admin = run.name(), self.admin
 
         def configs():
-            (answer,) = do(admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)]))
-            ((code, message, _, _, entries),) = answer.resources
-            assert code == 0, message
-            found = {entry[0]: entry[1] for entry in entries}
+            found = self.configs(ConfigResource(ConfigResourceType.TOPIC, topic))
             return {name: found[name] for name in (*CONFIGS, "cleanup.policy")}
 
         def described():
@@ -206,11 +204,8 @@ class Client:
         def partitions():
             return sorted(part["partition"] for part in described())
 
-        def refused(call):
-            return program.refusal(call, lambda error: type(error).__name__)
-
         self.create(topic, 2, **CONFIGS)
-        run.tell("created", error=refused(lambda: self.create(topic, 2)))
+        run.tell("created", error=self.refused(lambda: self.create(topic, 2)))
         run.tell("listed", found=topic in do(admin.list_topics()))
         run.tell("described", partitions=partitions(), replicas=[len(part["replicas"]) for part in described()])
         run.tell("configs", **configs())
@@ -221,7 +216,50 @@ class Client:
         run.tell("grown", partitions=program.settled(partitions, lambda found: len(found) == 5))
         delete()
         program.wait_until(lambda: topic not in do(admin.list_topics()), "the topic is gone", 10)
-        run.tell("deleted", error=refused(delete))
+        run.tell("deleted", error=self.refused(delete))
+
+    @staticmethod
+    def refused(call):
+        return program.refusal(call, lambda error: type(error).__name__)
+
+    def configs(self, resource):
+        (answer,) = do(self.admin.describe_configs([resource]))
+        ((code, message, _, _, entries),) = answer.resources
+        assert code == 0, message
+        return {entry[0]: entry[1] for entry in entries}
+
+    def cluster(self):
+        told = do(self.admin.describe_cluster())
+        brokers = [[broker["node_id"], f"{broker['host']}:{broker['port']}"] for broker in told["brokers"]]
+        return {"brokers": brokers, "controller": told["controller_id"], "id": told["cluster_id"]}
+
+    def broker_configs(self):
+        found = self.configs(ConfigResource(ConfigResourceType.BROKER, "1"))
+        return {key: found[key] for key in program.BROKER_KEYS}
+
+    def alter_broker(self, change):
+        """What is set is all that is set."""
+        for answer in do(self.admin.alter_configs([ConfigResource(ConfigResourceType.BROKER, "1", change)])):
+            for code, *_ in answer.resources:
+                self.check([("", code)])
+
+    def delete_records(self, topic, partition, offset):
+        part = TopicPartition(topic, partition)
+        return do(self.admin.delete_records({part: RecordsToDelete(before_offset=offset)}))[part]
+
+    def described(self, group):
+        (answer,) = do(self.admin.describe_consumer_groups([group]))
+        ((_, _, state, _, assignor, members, *_),) = answer.groups
+        owned = [ConsumerProtocolMemberAssignment.decode(member[-1]).assignment for member in members]
+        return {
+            "state": state,
+            "assignor": assignor,
+            "members": [sorted(part for _, partitions in assignment for part in partitions) for assignment in owned],
+        }
+
+    def listed(self, group):
+        """Their names and their kind of protocol, which is all that it asks for."""
+        return {"groups": [list(told[1:]) for told in do(self.admin.list_consumer_groups()) if told[0] == group]}
 
 
 if __name__ == "__main__":

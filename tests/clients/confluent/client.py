@@ -12,11 +12,22 @@ from confluent_kafka import (
     Consumer,
     ConsumerGroupState,
     ConsumerGroupTopicPartitions,
+    ElectionType,
     KafkaException,
     Producer,
+    TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
 sys.path.append(str(pathlib.Path(__file__).parents[1]))
 import program  # noqa: E402
@@ -202,18 +213,15 @@ class Client:
             return {name: found[name].value for name in (*CONFIGS, "cleanup.policy")}
 
         def described():
-            return admin.list_topics(topic, timeout=10).topics[topic].partitions
+            return admin.describe_topics(TopicCollection([topic]))[topic].result(30).partitions
 
         def partitions():
-            return sorted(described())
-
-        def refused(future):
-            return program.refusal(lambda: future.result(30), lambda error: error.args[0].name())
+            return sorted(part.id for part in described())
 
         self.create(topic, 2, **CONFIGS)
-        run.tell("created", error=refused(admin.create_topics([NewTopic(topic, 2, 1)])[topic]))
+        run.tell("created", error=self.refused(lambda: self.create(topic, 2)))
         run.tell("listed", found=topic in admin.list_topics(timeout=10).topics)
-        replicas = [len(part.replicas) for part in described().values()]
+        replicas = [len(part.replicas) for part in described()]
         run.tell("described", partitions=partitions(), replicas=replicas)
         run.tell("configs", **configs())
         change = ConfigEntry("retention.ms", "7200000", incremental_operation=AlterConfigOpType.SET)
@@ -222,9 +230,70 @@ class Client:
         run.tell("altered", **program.settled(configs, program.is_altered))
         admin.create_partitions([NewPartitions(topic, 5)])[topic].result(30)
         run.tell("grown", partitions=program.settled(partitions, lambda found: len(found) == 5))
-        admin.delete_topics([topic])[topic].result(30)
+        self.delete(topic)
         program.wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, "the topic is gone", 10)
-        run.tell("deleted", error=refused(admin.delete_topics([topic])[topic]))
+        run.tell("deleted", error=self.refused(lambda: self.delete(topic)))
+
+    @staticmethod
+    def refused(call):
+        return program.refusal(call, lambda error: error.args[0].name())
+
+    def cluster(self):
+        told = self.admin.describe_cluster().result(30)
+        brokers = [[node.id, f"{node.host}:{node.port}"] for node in told.nodes]
+        return {"brokers": brokers, "controller": told.controller.id, "id": told.cluster_id}
+
+    def broker_configs(self):
+        broker = ConfigResource(ResourceType.BROKER, "1")
+        found = self.admin.describe_configs([broker])[broker].result(30)
+        return {key: found[key].value for key in program.BROKER_KEYS}
+
+    def alter_broker(self, change):
+        """It alters incrementally: what is not to be set any more is deleted by name."""
+        operation = AlterConfigOpType.SET if change else AlterConfigOpType.DELETE
+        entries = [
+            ConfigEntry(key, change.get(key), incremental_operation=operation) for key in program.BROKER_CHANGE
+        ]
+        broker = ConfigResource(ResourceType.BROKER, "1", incremental_configs=entries)
+        self.admin.incremental_alter_configs([broker])[broker].result(30)
+
+    def offsets(self, topic):
+        asked = {
+            "earliest": OffsetSpec.earliest(),
+            "latest": OffsetSpec.latest(),
+            "newest": OffsetSpec.max_timestamp(),
+            "at": OffsetSpec.for_timestamp(program.TIMES_BEGIN + 7),
+            "later": OffsetSpec.for_timestamp(program.TIMES_BEGIN + program.RECORDS),
+        }
+        part = TopicPartition(topic, 0)
+        return {name: self.admin.list_offsets({part: spec})[part].result(30).offset for name, spec in asked.items()}
+
+    def delete_records(self, topic, partition, offset):
+        part = TopicPartition(topic, partition, offset)
+        return self.admin.delete_records([part])[part].result(30).low_watermark
+
+    def elected(self, topic):
+        (error,) = self.admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(topic, 0)]).result(30).values()
+        return {"error": error.args[0].name() if isinstance(error, KafkaException) else error and error.name()}
+
+    def described(self, group):
+        told = self.admin.describe_consumer_groups([group])[group].result(30)
+        return {
+            "state": told.state.name,
+            "assignor": told.partition_assignor,
+            "members": [sorted(part.partition for part in member.assignment.topic_partitions) for member in told.members],
+        }
+
+    def listed(self, group):
+        found = [told for told in self.admin.list_consumer_groups().result(30).valid if told.group_id == group]
+        return {"groups": [[told.state.name, told.type.name] for told in found]}
+
+    def alter_offset(self, topic, group, partition, offset):
+        asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, partition, offset)])
+        self.admin.alter_consumer_group_offsets([asked])[group].result(30)
+
+    def delete_group(self, group):
+        self.admin.delete_consumer_groups([group])[group].result(30)
 
 
 QUIET_SECONDS = 1

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -129,6 +131,241 @@ func (client *client) Administration(run *scenario.Run) error {
 	}
 	run.Tell("deleted", scenario.Facts{"error": err.Error()})
 	return nil
+}
+
+func (client *client) Cluster() (scenario.Facts, error) {
+	told, err := client.admin.BrokerMetadata(background)
+	brokers := [][]any{}
+	for _, broker := range told.Brokers {
+		brokers = append(brokers, []any{broker.NodeID, net.JoinHostPort(broker.Host, strconv.Itoa(int(broker.Port)))})
+	}
+	return scenario.Facts{"brokers": brokers, "controller": told.Controller, "id": told.Cluster}, err
+}
+
+func (client *client) BrokerConfigs() (map[string]string, error) {
+	found := map[string]string{}
+	resources, err := client.admin.DescribeBrokerConfigs(background, 1)
+	if err != nil {
+		return nil, err
+	}
+	for _, config := range resources[0].Configs {
+		if slices.Contains(scenario.BrokerKeys, config.Key) {
+			found[config.Key] = config.MaybeValue()
+		}
+	}
+	return found, resources[0].Err
+}
+
+func (client *client) AlterBroker(key string, value *string) error {
+	change := kadm.AlterConfig{Op: kadm.SetConfig, Name: key, Value: value}
+	if value == nil {
+		change.Op = kadm.DeleteConfig
+	}
+	answers, err := client.admin.AlterBrokerConfigs(background, []kadm.AlterConfig{change}, 1)
+	if err != nil {
+		return err
+	}
+	return answers[0].Err
+}
+
+func (client *client) Offsets(topic string) (map[string]int64, error) {
+	after := func(offset int64) func(context.Context, ...string) (kadm.ListedOffsets, error) {
+		return func(limit context.Context, topics ...string) (kadm.ListedOffsets, error) {
+			return client.admin.ListOffsetsAfterMilli(limit, scenario.TimesBegin+offset, topics...)
+		}
+	}
+	found := map[string]int64{}
+	for name, list := range map[string]func(context.Context, ...string) (kadm.ListedOffsets, error){
+		"earliest": client.admin.ListStartOffsets, "latest": client.admin.ListEndOffsets,
+		"newest": client.admin.ListMaxTimestampOffsets,
+		"at":     after(7), "later": after(scenario.AdministrationRecords),
+	} {
+		offsets, err := list(background, topic)
+		if err == nil {
+			err = offsets.Error()
+		}
+		if err != nil {
+			return nil, err
+		}
+		found[name] = offsets[topic][0].Offset
+	}
+	return found, nil
+}
+
+func (client *client) DeleteRecords(topic string, partition int32, offset int64) (scenario.Facts, error) {
+	asked := kadm.Offsets{}
+	asked.AddOffset(topic, partition, offset, -1)
+	answers, err := client.admin.DeleteRecords(background, asked)
+	if err == nil {
+		err = answers.Error()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return scenario.Facts{"low": answers[topic][partition].LowWatermark}, nil
+}
+
+func (client *client) Looks() []scenario.Look {
+	return []scenario.Look{
+		{Step: "log-dirs", Ask: client.logDirs}, {Step: "elected", Ask: client.elected},
+		{Step: "reassignments", Ask: client.reassignments}, {Step: "producers", Ask: client.producers},
+		{Step: "features", Ask: client.features}, {Step: "resources", Ask: client.resources},
+	}
+}
+
+func only(topic string, partitions ...int32) kadm.TopicsSet {
+	set := kadm.TopicsSet{}
+	set.Add(topic, partitions...)
+	return set
+}
+
+func (client *client) logDirs(topic string) (scenario.Facts, error) {
+	folders, err := client.admin.DescribeBrokerLogDirs(background, 1, only(topic, 0, 1))
+	if err != nil {
+		return nil, err
+	}
+	partitions := [][]any{}
+	var broker int32
+	for _, folder := range folders {
+		if folder.Err != nil {
+			return nil, folder.Err
+		}
+		broker = folder.Broker
+		for _, part := range folder.Topics.Sorted() {
+			partitions = append(partitions, []any{part.Partition, part.Size, part.OffsetLag, part.IsFuture})
+		}
+	}
+	slices.SortFunc(partitions, func(a, b []any) int { return int(a[0].(int32) - b[0].(int32)) })
+	return scenario.Facts{"broker": broker, "partitions": partitions}, nil
+}
+
+func (client *client) elected(topic string) (scenario.Facts, error) {
+	answers, err := client.admin.ElectLeaders(background, kadm.ElectPreferredReplica, only(topic, 0))
+	if err != nil {
+		return nil, err
+	}
+	return scenario.Facts{"error": client.ErrorName(answers[topic][0].Err)}, nil
+}
+
+func (client *client) reassignments(topic string) (scenario.Facts, error) {
+	answers, err := client.admin.ListPartitionReassignments(background, only(topic, 0, 1))
+	ongoing := []int32{}
+	answers.Each(func(answer kadm.ListPartitionReassignmentsResponse) { ongoing = append(ongoing, answer.Partition) })
+	return scenario.Facts{"ongoing": ongoing}, err
+}
+
+func (client *client) producers(topic string) (scenario.Facts, error) {
+	answers, err := client.admin.DescribeProducers(background, only(topic, 0))
+	if err != nil {
+		return nil, err
+	}
+	found := [][]any{}
+	for _, producer := range answers[topic].Partitions[0].ActiveProducers.Sorted() {
+		found = append(found, []any{producer.ProducerEpoch, producer.LastSequence})
+	}
+	return scenario.Facts{"producers": found}, answers[topic].Partitions[0].Err
+}
+
+func (client *client) features(string) (scenario.Facts, error) {
+	answers, err := client.admin.ApiVersions(background)
+	if err != nil {
+		return nil, err
+	}
+	told, finalized := answers[1], []string{}
+	for _, feature := range told.Raw().FinalizedFeatures {
+		finalized = append(finalized, feature.Name)
+	}
+	slices.Sort(finalized)
+	return scenario.Facts{"finalized": finalized}, told.Err
+}
+
+func (client *client) resources(topic string) (scenario.Facts, error) {
+	found, err := client.admin.ListConfigResources(background, kadm.ConfigResourceTopic, kadm.ConfigResourceClientMetrics)
+	named := func(told kadm.ConfigResource) bool { return told.Name == topic }
+	return scenario.Facts{
+		"topic":   slices.ContainsFunc(found.FilterTypes(kadm.ConfigResourceTopic), named),
+		"metrics": len(found.FilterTypes(kadm.ConfigResourceClientMetrics)),
+	}, errors.Join(err, found.Err)
+}
+
+func (client *client) Described(topic, group string) (scenario.Facts, error) {
+	answers, err := client.admin.DescribeGroups(background, group)
+	if err != nil {
+		return nil, err
+	}
+	told := answers[group]
+	members := [][]int32{}
+	for _, member := range told.Members {
+		assigned, _ := member.Assigned.AsConsumer()
+		for _, owned := range assigned.Topics {
+			slices.Sort(owned.Partitions)
+			members = append(members, owned.Partitions)
+		}
+	}
+	return scenario.Facts{"state": told.State, "assignor": told.Protocol, "members": members}, told.Err
+}
+
+func (client *client) Listed(group string) (scenario.Facts, error) {
+	answers, err := client.admin.ListGroups(background)
+	groups := [][]string{}
+	if told, found := answers[group]; found {
+		groups = append(groups, []string{told.State, told.GroupType})
+	}
+	return scenario.Facts{"groups": groups}, err
+}
+
+func (client *client) Hold(topic, group, instance string) (func() error, error) {
+	consumer, err := client.member(topic, group, "eager", kgo.InstanceID(instance), kgo.DisableAutoCommit())
+	if err != nil {
+		return nil, err
+	}
+	for count := 0; count < scenario.AdministrationRecords; {
+		records, err := poll(consumer, 30*time.Second, scenario.AdministrationRecords)
+		if err != nil || len(records) == 0 {
+			return nil, fmt.Errorf("%d came: %v", count, err)
+		}
+		count += len(records)
+	}
+	leave := func() error {
+		consumer.CloseAllowingRebalance()
+		return nil
+	}
+	return leave, consumer.CommitUncommittedOffsets(background)
+}
+
+func (client *client) RemoveMember(group, instance string) error {
+	answers, err := client.admin.LeaveGroup(background, kadm.LeaveGroup(group).InstanceIDs(instance))
+	if err != nil {
+		return err
+	}
+	return answers.Error()
+}
+
+func (client *client) AlterOffset(topic, group string, partition int32, offset int64) error {
+	offsets := kadm.Offsets{}
+	offsets.AddOffset(topic, partition, offset, -1)
+	return client.admin.CommitAllOffsets(background, group, offsets)
+}
+
+func (client *client) DeleteOffset(topic, group string, partition int32) error {
+	answers, err := client.admin.DeleteOffsets(background, group, only(topic, partition))
+	if err != nil {
+		return err
+	}
+	return answers.Error()
+}
+
+func (client *client) DeleteGroup(group string) error {
+	_, err := client.admin.DeleteGroup(background, group)
+	return err
+}
+
+func (client *client) ErrorName(err error) string {
+	var told *kerr.Error
+	if errors.As(err, &told) {
+		return told.Message
+	}
+	return fmt.Sprint(err)
 }
 
 func (client *client) Produce(topic, codec string, records []scenario.Record) ([]int64, error) {

@@ -38,6 +38,8 @@ public final class Client {
         Scenarios scenarios = new Scenarios(run);
         switch (name) {
             case "administration" -> scenarios.administration();
+            case "administration-cluster" -> scenarios.administrationCluster();
+            case "administration-groups" -> new Groups(run, scenarios).administration();
             case "records" -> scenarios.records();
             case "group-eager" -> scenarios.group("eager");
             case "group-cooperative" -> scenarios.group("cooperative");

@@ -6,17 +6,20 @@ import java.util.Objects;
 import java.util.Optional;
 import java.util.Properties;
 import java.util.Set;
+import java.util.TreeMap;
 import java.util.TreeSet;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.ConsumerGroupDescription;
 import org.apache.kafka.clients.admin.MemberDescription;
+import org.apache.kafka.clients.admin.MemberToRemove;
+import org.apache.kafka.clients.admin.RemoveMembersFromConsumerGroupOptions;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.common.GroupState;
 import org.apache.kafka.common.TopicPartition;
 
-/** What befalls groups beside rebalances: static members that restart, another protocol, a topic that is made again. */
+/** What befalls groups beside rebalances: static members that restart, another protocol, a topic that is made again, administration. */
 final class Groups {
     /** Some heartbeats: who has to join again hears of it within one. */
     private static final long QUIET_MS = 1000;
@@ -24,6 +27,7 @@ final class Groups {
     private static final int OLD_COMMITTED = 50;
     private static final int NEW_BEGIN = 1000;
     private static final int NEW_RECORDS = 100;
+    private static final String INSTANCE = "instance";
 
     private final Run run;
     private final Scenarios scenarios;
@@ -173,7 +177,7 @@ final class Groups {
     void recreated() throws Exception {
         String stopped = run.name("-stopped");
         scenarios.create(topic, 1);
-        produce(0, OLD_RECORDS);
+        produce(new TopicPartition(topic, 0), 0, OLD_RECORDS);
         run.await("cold", List.of(topic));
         Properties options = scenarios.consumerOptions(group, "eager");
         // Or it makes the topic itself, where the node lets it.
@@ -188,7 +192,7 @@ final class Groups {
             Scenarios.until(() -> !admin.listTopics().names().get().contains(topic), "the topic is gone");
             Scenarios.until(() -> committed(admin, stopped).isEmpty(), "its offsets are gone");
             scenarios.create(topic, 1);
-            produce(NEW_BEGIN, NEW_RECORDS);
+            produce(new TopicPartition(topic, 0), NEW_BEGIN, NEW_RECORDS);
             Member again = new Member(scenarios.consumerOptions(stopped, "eager"), topic);
             again.start();
             for (Map.Entry<String, Member> member : Map.of("restarted", again, "running", running).entrySet()) {
@@ -199,6 +203,72 @@ final class Groups {
         }
     }
 
+    /** A group of each protocol is looked at and changed by hand: with a member, without one, and until it is no more. */
+    void administration() throws Exception {
+        scenarios.create(topic, 2);
+        produce(new TopicPartition(topic, 0), 0, 5);
+        produce(new TopicPartition(topic, 1), 5, 5);
+        try (Admin admin = Admin.create(scenarios.options())) {
+            administration(admin, "", group, "eager");
+            administration(admin, "consumer-", run.name("-consumer"), "consumer");
+        }
+    }
+
+    private void administration(Admin admin, String prefix, String name, String protocol) throws Exception {
+        TopicPartition part = new TopicPartition(topic, 0);
+        Properties options = scenarios.consumerOptions(name, protocol);
+        boolean instance = protocol.equals("eager");
+        if (instance) {
+            // It goes without a word, and stays in the group until somebody removes it.
+            options.put("group.instance.id", INSTANCE);
+        }
+        Member member = new Member(options, topic);
+        member.start();
+        Scenarios.until(() -> {
+            member.check();
+            return offsets(admin, name).equals(Map.of(0, 5L, 1, 5L));
+        }, "the end is committed");
+        tell(admin, prefix + "member", name);
+        run.tell(prefix + "refused", "error", Scenarios.refusal(admin.deleteConsumerGroups(List.of(name)).all()));
+        run.tell(prefix + "subscribed", "error",
+            Scenarios.refusal(admin.deleteConsumerGroupOffsets(name, Set.of(part)).partitionResult(part)));
+        member.leave();
+        if (instance) {
+            tell(admin, prefix + "stayed", name);
+            MemberToRemove removed = new MemberToRemove(INSTANCE);
+            admin.removeMembersFromConsumerGroup(name, new RemoveMembersFromConsumerGroupOptions(List.of(removed))).all().get();
+        }
+        tell(admin, prefix + "empty", name);
+        run.tell(prefix + "listed", "groups", listed(admin, name));
+        run.tell(prefix + "offsets", "offsets", offsets(admin, name));
+        admin.alterConsumerGroupOffsets(name, Map.of(part, new OffsetAndMetadata(2))).all().get();
+        run.tell(prefix + "altered", "offsets", offsets(admin, name));
+        admin.deleteConsumerGroupOffsets(name, Set.of(part)).all().get();
+        run.tell(prefix + "offset-deleted", "offsets", offsets(admin, name));
+        admin.deleteConsumerGroups(List.of(name)).all().get();
+        run.tell(prefix + "deleted", "error", Scenarios.refusal(admin.deleteConsumerGroups(List.of(name)).all()),
+            "groups", listed(admin, name));
+    }
+
+    private void tell(Admin admin, String step, String name) throws Exception {
+        ConsumerGroupDescription told = admin.describeConsumerGroups(List.of(name)).all().get().get(name);
+        List<List<Integer>> members = told.members().stream().map(member -> member.assignment().topicPartitions().stream()
+            .map(TopicPartition::partition).sorted().toList()).toList();
+        run.tell(step, "state", told.groupState().toString(), "assignor", told.partitionAssignor(), "members", members);
+    }
+
+    private static List<List<String>> listed(Admin admin, String name) throws Exception {
+        return admin.listGroups().all().get().stream().filter(told -> told.groupId().equals(name))
+            .map(told -> List.of(told.groupState().orElseThrow().toString(), told.type().orElseThrow().toString())).toList();
+    }
+
+    static Map<Integer, Long> offsets(Admin admin, String name) throws Exception {
+        Map<Integer, Long> found = new TreeMap<>();
+        admin.listConsumerGroupOffsets(name).partitionsToOffsetAndMetadata().get()
+            .forEach((part, at) -> found.put(part.partition(), at.offset()));
+        return found;
+    }
+
     private void readAndGo(String stopped) {
         try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(scenarios.consumerOptions(stopped, "eager"))) {
             consumer.subscribe(List.of(topic));
@@ -207,10 +277,10 @@ final class Groups {
         }
     }
 
-    private void produce(int begin, int count) {
+    private void produce(TopicPartition part, int begin, int count) {
         try (KafkaProducer<byte[], byte[]> producer = scenarios.producer("acks", "all")) {
             for (int number = begin; number < begin + count; number++) {
-                Scenarios.send(producer, topic, 0, number, (offset, failed) -> { });
+                Scenarios.send(producer, part.topic(), part.partition(), number, (offset, failed) -> { });
             }
         }
     }

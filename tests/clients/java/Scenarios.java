@@ -4,6 +4,7 @@ import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collection;
+import java.util.Comparator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -19,8 +20,12 @@ import java.util.concurrent.atomic.AtomicReference;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
+import org.apache.kafka.clients.admin.DescribeClusterResult;
+import org.apache.kafka.clients.admin.ListConfigResourcesOptions;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.admin.OffsetSpec;
+import org.apache.kafka.clients.admin.QuorumInfo;
 import org.apache.kafka.clients.admin.RecordsToDelete;
 import org.apache.kafka.clients.admin.TopicDescription;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
@@ -30,6 +35,7 @@ import org.apache.kafka.clients.consumer.OffsetAndTimestamp;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.ElectionType;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.header.Header;
@@ -42,6 +48,10 @@ final class Scenarios {
     private static final Map<String, String> CONFIGS = Map.of("retention.ms", "3600000", "max.message.bytes", "200000");
     static final int GROUP_PARTITIONS = 6;
     private static final int TRAFFIC_PAUSE_MS = 4;
+    /** Administration: so many records, a millisecond from each to the next, of which the first are deleted. */
+    private static final int RECORDS = 10;
+    private static final int DELETED = 4;
+    private static final Set<String> BROKER_KEYS = Set.of("group.consumer.heartbeat.interval.ms", "message.max.bytes");
     private static final long TIMES_BEGIN = 1_600_000_000_000L;
     private static final int RESTART_PARTITIONS = 3;
     private static final int RESTART_RECORDS = 400;
@@ -103,7 +113,7 @@ final class Scenarios {
         return bytes == null ? null : new String(bytes, StandardCharsets.UTF_8);
     }
 
-    private static String refusal(Future<?> answer) throws InterruptedException {
+    static String refusal(Future<?> answer) throws InterruptedException {
         try {
             answer.get();
         } catch (ExecutionException failed) {
@@ -168,6 +178,91 @@ final class Scenarios {
             until(() -> !admin.listTopics().names().get().contains(topic), "the topic is gone");
             run.tell("deleted", "error", refusal(admin.deleteTopics(List.of(topic)).all()));
         }
+    }
+
+    /** The cluster, a broker's settings, and what of a partition is asked and changed by hand. */
+    void administrationCluster() throws Exception {
+        TopicPartition part = new TopicPartition(run.name(""), 0);
+        create(part.topic(), 2, Map.of("retention.ms", "-1"));
+        try (Admin admin = Admin.create(options()); KafkaProducer<byte[], byte[]> producer = producer("acks", "all")) {
+            for (int number = 0; number < RECORDS; number++) {
+                producer.send(new ProducerRecord<>(part.topic(), 0, TIMES_BEGIN + number, null, new byte[1]));
+            }
+            producer.flush();
+            DescribeClusterResult cluster = admin.describeCluster();
+            List<List<Object>> brokers = cluster.nodes().get().stream()
+                .map(node -> List.<Object>of(node.id(), node.host() + ":" + node.port())).toList();
+            run.tell("cluster", "brokers", brokers, "controller", cluster.controller().get().id(), "id", cluster.clusterId().get());
+            brokerConfigs(admin);
+            run.tell("offsets", "offsets", offsets(admin, part));
+            long low = admin.deleteRecords(Map.of(part, RecordsToDelete.beforeOffset(DELETED))).lowWatermarks().get(part).get()
+                .lowWatermark();
+            run.tell("records-deleted", "low", low, "first", consume(part.topic(), 0, 1).get(0).offset());
+            looks(admin, part);
+        }
+    }
+
+    private void brokerConfigs(Admin admin) throws Exception {
+        ConfigResource broker = new ConfigResource(ConfigResource.Type.BROKER, "1");
+        run.tell("broker", "configs", brokerConfigs(admin, broker));
+        ConfigEntry entry = new ConfigEntry("message.max.bytes", "2000000");
+        Map<String, AlterConfigOp.OpType> changes = new LinkedHashMap<>();
+        changes.put("broker-altered", AlterConfigOp.OpType.SET);
+        changes.put("broker-restored", AlterConfigOp.OpType.DELETE);
+        for (Map.Entry<String, AlterConfigOp.OpType> change : changes.entrySet()) {
+            String wanted = change.getValue() == AlterConfigOp.OpType.SET ? entry.value() : "1048588";
+            admin.incrementalAlterConfigs(Map.of(broker, List.of(new AlterConfigOp(entry, change.getValue())))).all().get();
+            until(() -> brokerConfigs(admin, broker).get(entry.name()).equals(wanted), change.getKey());
+            run.tell(change.getKey(), "configs", brokerConfigs(admin, broker));
+        }
+    }
+
+    private static Map<String, String> brokerConfigs(Admin admin, ConfigResource broker) throws Exception {
+        Map<String, String> found = configs(admin, broker);
+        found.keySet().retainAll(BROKER_KEYS);
+        return found;
+    }
+
+    private static Map<String, Long> offsets(Admin admin, TopicPartition part) throws Exception {
+        Map<String, OffsetSpec> asked = Map.of(
+            "earliest", OffsetSpec.earliest(), "latest", OffsetSpec.latest(), "newest", OffsetSpec.maxTimestamp(),
+            "at", OffsetSpec.forTimestamp(TIMES_BEGIN + 7), "later", OffsetSpec.forTimestamp(TIMES_BEGIN + RECORDS));
+        Map<String, Long> found = new TreeMap<>();
+        for (Map.Entry<String, OffsetSpec> spec : asked.entrySet()) {
+            found.put(spec.getKey(), admin.listOffsets(Map.of(part, spec.getValue())).partitionResult(part).get().offset());
+        }
+        return found;
+    }
+
+    /** Steps that only ask. */
+    private void looks(Admin admin, TopicPartition part) throws Exception {
+        List<List<Object>> partitions = new ArrayList<>();
+        Map<Integer, List<List<Object>>> brokers = new TreeMap<>();
+        admin.describeLogDirs(List.of(1)).allDescriptions().get().forEach((broker, folders) -> {
+            brokers.put(broker, partitions);
+            folders.values().forEach(folder -> folder.replicaInfos().forEach((replica, info) -> {
+                if (replica.topic().equals(part.topic())) {
+                    partitions.add(List.of(replica.partition(), info.size(), info.offsetLag(), info.isFuture()));
+                }
+            }));
+        });
+        partitions.sort(Comparator.comparing(told -> (Integer) told.get(0)));
+        run.tell("log-dirs", "broker", brokers.keySet().iterator().next(), "partitions", partitions);
+        Throwable error = admin.electLeaders(ElectionType.PREFERRED, Set.of(part)).partitions().get().get(part).orElseThrow();
+        run.tell("elected", "error", error.getClass().getSimpleName());
+        run.tell("reassignments", "ongoing", admin.listPartitionReassignments().reassignments().get().keySet());
+        List<List<Integer>> producers = admin.describeProducers(List.of(part)).partitionResult(part).get().activeProducers().stream()
+            .map(producer -> List.of(producer.producerEpoch(), producer.lastSequence())).toList();
+        run.tell("producers", "producers", producers);
+        Set<String> finalized = new TreeSet<>(admin.describeFeatures().featureMetadata().get().finalizedFeatures().keySet());
+        run.tell("features", "finalized", finalized);
+        QuorumInfo quorum = admin.describeMetadataQuorum().quorumInfo().get();
+        run.tell("quorum", "leader", quorum.leaderId(), "voters", quorum.voters().stream().map(voter -> voter.replicaId()).toList(),
+            "observers", quorum.observers().stream().map(observer -> observer.replicaId()).toList());
+        Collection<ConfigResource> resources = admin.listConfigResources(
+            Set.of(ConfigResource.Type.TOPIC, ConfigResource.Type.CLIENT_METRICS), new ListConfigResourcesOptions()).all().get();
+        run.tell("resources", "topic", resources.contains(new ConfigResource(ConfigResource.Type.TOPIC, part.topic())),
+            "metrics", resources.stream().filter(resource -> resource.type() == ConfigResource.Type.CLIENT_METRICS).count());
     }
 
     void records() throws Exception {

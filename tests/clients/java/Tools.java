@@ -10,9 +10,11 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
+import java.util.TreeMap;
 import java.util.stream.IntStream;
 import java.util.stream.Stream;
 import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.common.GroupState;
 import org.apache.kafka.common.utils.Exit;
 
@@ -159,17 +161,23 @@ final class Tools {
             "--record-size", "100", "--throughput", "-1", "--bootstrap-server", run.bootstrap());
         tool("consumer-perf", tools + "ConsumerPerformance", "--topic", topic, "--num-records", "5000", "--timeout", "30000",
             "--group", group + "-perf");
-        String files = String.join(",", Run.JSON.readValue(run.await("files", List.of(topic)), String[].class));
-        tool("dump-log", tools + "DumpLogSegments", InputStream.nullInputStream(), "--files", files, "--print-data-log");
+        dump("dump-log", topic, "--print-data-log");
         tool("topics-delete", topics, "--delete", "--topic", topic);
     }
 
-    /** What the tools tell of groups that have members, and of the settings of groups and brokers. */
+    /** Kafka's own readers of its files, over those of a topic. */
+    private void dump(String step, String topic, String reader) throws Exception {
+        String files = String.join(",", Run.JSON.readValue(run.await("files", List.of(topic)), String[].class));
+        tool(step, "org.apache.kafka.tools.DumpLogSegments", InputStream.nullInputStream(), "--files", files, reader);
+    }
+
+    /** What the tools tell of groups that have members, of the records of groups, and of the settings of groups and brokers. */
     void groups(Scenarios scenarios) throws Exception {
         String topic = run.name("");
         String configs = "kafka.admin.ConfigCommand";
         String groups = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand";
         scenarios.create(topic, Scenarios.GROUP_PARTITIONS);
+        Map<Integer, Long> ends = produceUnevenly(scenarios, topic);
         for (String protocol : List.of("classic", "consumer")) {
             String group = run.name("-" + protocol);
             Map<String, Member> members = new LinkedHashMap<>();
@@ -183,12 +191,30 @@ final class Tools {
             Scenarios.until(() -> state(group) == GroupState.STABLE, group + " is stable");
             tool("describe-members-" + protocol, groups, "--describe", "--members", "--verbose", "--group", group);
             tool("describe-state-" + protocol, groups, "--describe", "--state", "--group", group);
+            try (Admin admin = Admin.create(scenarios.options())) {
+                Scenarios.until(() -> Groups.offsets(admin, group).equals(ends), group + " has committed the ends");
+            }
             for (Member member : members.values()) {
                 member.leave();
             }
         }
+        dump("dump-offsets", "__consumer_offsets", "--offsets-decoder");
         setting(configs, "brokers", broker(), "log.retention.ms=7200000");
         setting(configs, "groups", run.name("-consumer"), "consumer.session.timeout.ms=50000");
+    }
+
+    /** One record into the first partition, two into the next, and so on: an end says of which partition it is. */
+    private static Map<Integer, Long> produceUnevenly(Scenarios scenarios, String topic) {
+        Map<Integer, Long> ends = new TreeMap<>();
+        try (KafkaProducer<byte[], byte[]> producer = scenarios.producer("acks", "all")) {
+            for (int partition = 0; partition < Scenarios.GROUP_PARTITIONS; partition++) {
+                for (int number = 0; number <= partition; number++) {
+                    Scenarios.send(producer, topic, partition, number, (offset, failed) -> { });
+                }
+                ends.put(partition, partition + 1L);
+            }
+        }
+        return ends;
     }
 
     /** Alters one key and back. */

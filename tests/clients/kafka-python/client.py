@@ -3,10 +3,13 @@
 import pathlib
 import sys
 
+import kafka.errors
 from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.admin import ConfigResource
+from kafka.admin import ConfigResource, MemberToRemove, OffsetSpec
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.errors import NoError, for_code
+from kafka.structs import OffsetAndMetadata
 
 sys.path.append(str(pathlib.Path(__file__).parents[1]))
 import program  # noqa: E402
@@ -134,8 +137,8 @@ class Client:
             "partition_assignment_strategy": (STRATEGIES[strategy],),
         }
 
-    def member(self, topic, group, strategy):
-        return Member(self.options(group, strategy), topic)
+    def member(self, topic, group, strategy, instance=None):
+        return Member({**self.options(group, strategy), "group_instance_id": instance}, topic)
 
     def read_group(self, topic, group, count):
         consumer = KafkaConsumer(topic, consumer_timeout_ms=30000, max_poll_records=10, **self.options(group, "eager"))
@@ -166,11 +169,8 @@ class Client:
         def partitions():
             return sorted(part["partition_index"] for part in described())
 
-        def refused(call):
-            return program.refusal(call, lambda error: type(error).__name__)
-
         self.create(topic, 2, **CONFIGS)
-        run.tell("created", error=refused(lambda: self.create(topic, 2)))
+        run.tell("created", error=self.refused(lambda: self.create(topic, 2)))
         run.tell("listed", found=topic in admin.list_topics())
         run.tell("described", partitions=partitions(), replicas=[len(part["replica_nodes"]) for part in described()])
         run.tell("configs", **configs())
@@ -180,7 +180,107 @@ class Client:
         run.tell("grown", partitions=program.settled(partitions, lambda found: len(found) == 5))
         admin.delete_topics([topic])
         program.wait_until(lambda: topic not in admin.list_topics(), "the topic is gone", 10)
-        run.tell("deleted", error=refused(lambda: admin.delete_topics([topic])))
+        run.tell("deleted", error=self.refused(lambda: admin.delete_topics([topic])))
+
+    @staticmethod
+    def refused(call):
+        return program.refusal(call, lambda error: type(error).__name__)
+
+    @staticmethod
+    def check(errors):
+        """Some of its calls give their errors, as classes, where others raise them."""
+        for error in errors:
+            if error is not NoError:
+                raise error()
+
+    def cluster(self):
+        told = self.admin.describe_cluster()
+        brokers = [[broker["broker_id"], f"{broker['host']}:{broker['port']}"] for broker in told["brokers"]]
+        return {"brokers": brokers, "controller": told["controller_id"], "id": told["cluster_id"]}
+
+    def broker_configs(self):
+        found = self.admin.describe_configs([ConfigResource("broker", "1")], config_filter="all")["broker"]["1"]
+        return {key: found[key]["value"] for key in program.BROKER_KEYS}
+
+    def alter_broker(self, change):
+        configs = change or {key: ("DELETE", None) for key in program.BROKER_CHANGE}
+        self.admin.alter_configs([ConfigResource("broker", "1", configs)])
+
+    def offsets(self, topic):
+        asked = {
+            "earliest": OffsetSpec.EARLIEST,
+            "latest": OffsetSpec.LATEST,
+            "newest": OffsetSpec.MAX_TIMESTAMP,
+            "at": program.TIMES_BEGIN + 7,
+            "later": program.TIMES_BEGIN + program.RECORDS,
+        }
+        part = TopicPartition(topic, 0)
+        return {name: self.admin.list_partition_offsets({part: spec})[part].offset for name, spec in asked.items()}
+
+    def delete_records(self, topic, partition, offset):
+        part = TopicPartition(topic, partition)
+        return self.admin.delete_records({part: offset})[part]["low_watermark"]
+
+    def log_dirs(self, topic):
+        (told,) = self.admin.describe_log_dirs([topic])
+        parts = [part for folder in told["log_dirs"] for entry in folder["topics"] for part in entry["partitions"]]
+        names = ("partition_index", "partition_size", "offset_lag", "is_future_key")
+        return {"broker": told["broker"], "partitions": sorted([part[name] for name in names] for part in parts)}
+
+    def elected(self, topic):
+        answer = self.admin.elect_leaders(0, {topic: [0]})
+        (part,) = answer.replica_election_results[0].partition_result
+        return {"error": for_code(part.error_code).__name__}
+
+    def reassignments(self, topic):
+        return {"ongoing": [list(part) for part in self.admin.list_partition_reassignments()]}
+
+    def producers(self, topic):
+        part = TopicPartition(topic, 0)
+        found = self.admin.describe_producers([part])[part].active_producers
+        return {"producers": [[producer.producer_epoch, producer.last_sequence] for producer in found]}
+
+    def features(self, topic):
+        return {"finalized": sorted(name for name, told in self.admin.describe_features().items() if "finalized" in told)}
+
+    def quorum(self, topic):
+        (told,) = self.admin.describe_metadata_quorum()["topics"][0]["partitions"]
+        return {
+            "leader": told["leader_id"],
+            "voters": [voter["replica_id"] for voter in told["current_voters"]],
+            "observers": [observer["replica_id"] for observer in told["observers"]],
+        }
+
+    def resources(self, topic):
+        found = self.admin.list_config_resources(["TOPIC", "CLIENT_METRICS"])
+        names = {kind.lower(): names for kind, names in found.items()}
+        return {"topic": topic in names.get("topic", []), "metrics": len(names.get("client_metrics", []))}
+
+    def described(self, group):
+        told = self.admin.describe_groups([group])[group]
+        assigned = [member["member_assignment"]["assigned_partitions"] for member in told["members"]]
+        members = [sorted(part for topic in topics for part in topic["partitions"]) for topics in assigned]
+        return {"state": told["group_state"], "assignor": told["protocol_data"], "members": members}
+
+    def listed(self, group):
+        found = [told for told in self.admin.list_groups() if told["group_id"] == group]
+        return {"groups": [[told["group_state"], told["group_type"]] for told in found]}
+
+    def alter_offset(self, topic, group, partition, offset):
+        at = {TopicPartition(topic, partition): OffsetAndMetadata(offset, "", -1)}
+        self.check(self.admin.alter_group_offsets(group, at).values())
+
+    def delete_offset(self, topic, group, partition):
+        self.check(self.admin.delete_group_offsets(group, [TopicPartition(topic, partition)]).values())
+
+    def remove_member(self, group, instance):
+        self.check(self.admin.remove_group_members(group, [MemberToRemove(group_instance_id=instance)]).values())
+
+    def delete_group(self, group):
+        """It gives the name of an error."""
+        told = self.admin.delete_groups([group])[group]
+        if told != "OK":
+            raise getattr(kafka.errors, told)()
 
 
 if __name__ == "__main__":

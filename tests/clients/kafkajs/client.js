@@ -4,7 +4,7 @@
 const fs = require('node:fs')
 const readline = require('node:readline')
 const { parseArgs } = require('node:util')
-const { Kafka, CompressionTypes, CompressionCodecs, ConfigResourceTypes, logLevel } = require('kafkajs')
+const { AssignerProtocol, Kafka, CompressionTypes, CompressionCodecs, ConfigResourceTypes, logLevel } = require('kafkajs')
 const SnappyCodec = require('kafkajs-snappy')
 const lz4 = require('lz4-napi')
 const zstd = require('@bokuweb/zstd-wasm')
@@ -26,6 +26,13 @@ const OLD_RECORDS = 300
 const OLD_COMMITTED = 50
 const NEW_BEGIN = 1000
 const NEW_RECORDS = 100
+// Administration: so many records, a millisecond from each to the next, of which the first are deleted.
+const RECORDS = 10
+const DELETED = 4
+const TIMES_BEGIN = 1_600_000_000_000
+const BROKER_KEYS = ['group.consumer.heartbeat.interval.ms', 'message.max.bytes']
+const BROKER_DEFAULT = '1048588'
+const BROKER_CHANGE = '2000000'
 const RESTART_PARTITIONS = 3
 const RESTART_RECORDS = 400
 // Records of each partition in one request: kafkajs has one request in flight where it is idempotent.
@@ -112,7 +119,7 @@ async function refusal(call) {
   try {
     await call()
   } catch (error) {
-    return error.cause?.type ?? error.type ?? error.name
+    return error.groups?.[0].error.type ?? error.cause?.type ?? error.type ?? error.name
   }
   throw new Error(`not refused: ${call}`)
 }
@@ -146,6 +153,89 @@ async function administration(run) {
   await admin.deleteTopics({ topics: [topic] })
   await until(async () => !(await admin.listTopics()).includes(topic), () => 'the topic is gone')
   run.tell('deleted', { error: await refusal(() => admin.deleteTopics({ topics: [topic] })) })
+}
+
+// The cluster, a broker's settings, and what of a partition is asked and changed by hand.
+async function administrationCluster(run) {
+  const topic = run.name()
+  const admin = await run.create(topic, 2, { 'retention.ms': '-1' })
+  const producer = await run.producer()
+  const messages = [...Array(RECORDS).keys()].map(number => ({ value: `${number}`, partition: 0, timestamp: `${TIMES_BEGIN + number}` }))
+  await producer.send({ topic, acks: -1, messages })
+  const { brokers, controller, clusterId } = await admin.describeCluster()
+  run.tell('cluster', { brokers: brokers.map(({ nodeId, host, port }) => [nodeId, `${host}:${port}`]), controller, id: clusterId })
+  await brokerConfigs(run, admin)
+  const offset = async told => Number((await told).find(({ partition }) => partition === 0).offset)
+  const [{ low, high }] = (await admin.fetchTopicOffsets(topic)).filter(({ partition }) => partition === 0)
+  run.tell('offsets', {
+    offsets: {
+      earliest: Number(low),
+      latest: Number(high),
+      at: await offset(admin.fetchTopicOffsetsByTimestamp(topic, TIMES_BEGIN + 7)),
+      later: await offset(admin.fetchTopicOffsetsByTimestamp(topic, TIMES_BEGIN + RECORDS)),
+    },
+  })
+  await admin.deleteTopicRecords({ topic, partitions: [{ partition: 0, offset: `${DELETED}` }] })
+  const found = await readAll(run, topic, RECORDS - DELETED)
+  run.tell('records-deleted', { first: Number(found[0].message.offset) })
+  const { topics } = await admin.listPartitionReassignments({ timeout: 10_000 })
+  run.tell('reassignments', { ongoing: topics })
+}
+
+async function brokerConfigs(run, admin) {
+  const resource = { type: ConfigResourceTypes.BROKER, name: '1' }
+  const configs = async () => {
+    const { resources } = await admin.describeConfigs({ resources: [resource], includeSynonyms: false })
+    const found = resources[0].configEntries.filter(entry => BROKER_KEYS.includes(entry.configName))
+    return Object.fromEntries(found.map(entry => [entry.configName, entry.configValue]))
+  }
+  run.tell('broker', { configs: await configs() })
+  // What is set is all that is set.
+  const changes = [
+    ['broker-altered', [{ name: BROKER_KEYS[1], value: BROKER_CHANGE }], BROKER_CHANGE],
+    ['broker-restored', [], BROKER_DEFAULT],
+  ]
+  for (const [step, configEntries, value] of changes) {
+    await admin.alterConfigs({ validateOnly: false, resources: [{ ...resource, configEntries }] })
+    await until(async () => (await configs())[BROKER_KEYS[1]] === value, () => `${step} is told`)
+    run.tell(step, { configs: await configs() })
+  }
+}
+
+// A group is looked at and changed by hand: with a member, without one, and until it is no more.
+async function administrationGroups(run) {
+  const [topic, groupId] = [run.name(), run.name('-group')]
+  const admin = await run.create(topic, 2)
+  const producer = await run.producer()
+  const messages = [...Array(RECORDS).keys()].map(number => ({ value: `${number}`, partition: number % 2 }))
+  await producer.send({ topic, acks: -1, messages })
+  const described = async () => {
+    const [{ state, protocol, members }] = (await admin.describeGroups([groupId])).groups
+    const owned = members.map(member => AssignerProtocol.MemberAssignment.decode(member.memberAssignment).assignment)
+    return { state, assignor: protocol, members: owned.map(topics => Object.values(topics).flat().sort()) }
+  }
+  const listed = async () => {
+    const { groups } = await admin.listGroups()
+    return { groups: groups.filter(told => told.groupId === groupId).map(told => [told.protocolType]) }
+  }
+  const committed = async () => {
+    const [{ partitions }] = await admin.fetchOffsets({ groupId, topics: [topic] })
+    return Object.fromEntries(partitions.map(({ partition, offset }) => [partition, Number(offset)]))
+  }
+  const member = new Member(run, topic, groupId)
+  await member.start()
+  const half = RECORDS / 2
+  await until(async () => Object.values(await committed()).every(offset => offset === half), () => 'the end is committed')
+  run.tell('member', await described())
+  run.tell('refused', { error: await refusal(() => admin.deleteGroups([groupId])) })
+  await member.consumer.disconnect()
+  run.tell('empty', await described())
+  run.tell('listed', await listed())
+  run.tell('offsets', { offsets: await committed() })
+  await admin.setOffsets({ groupId, topic, partitions: [{ partition: 0, offset: '2' }] })
+  run.tell('altered', { offsets: await committed() })
+  await admin.deleteGroups([groupId])
+  run.tell('deleted', { error: await refusal(() => admin.deleteGroups([groupId])), ...(await listed()) })
 }
 
 // Headers as kafkajs has them: a map, with a list where a name comes more than once.
@@ -393,7 +483,17 @@ async function recreated(run) {
   }
 }
 
-const SCENARIOS = { administration, records, 'group-eager': group, commit, reset, recreated, restarts }
+const SCENARIOS = {
+  administration,
+  'administration-cluster': administrationCluster,
+  'administration-groups': administrationGroups,
+  records,
+  'group-eager': group,
+  commit,
+  reset,
+  recreated,
+  restarts,
+}
 
 async function main() {
   CompressionCodecs[CompressionTypes.Snappy] = SnappyCodec

@@ -197,6 +197,17 @@ class Client:
         partitions = sorted(part["partition"] for part in described)
         run.tell("described", partitions=partitions, replicas=[len(part["replicas"]) for part in described])
 
+    def cluster(self):
+        told = json.loads(self.kcat("-L", "-J"))
+        return {"brokers": [[broker["id"], broker["name"]] for broker in told["brokers"]], "controller": told["controllerid"]}
+
+    def offsets(self, topic):
+        """It cannot give a record its time: all are of now."""
+        at, later = program.TIMES_BEGIN + 7, int(time.time() * 1000) + 3_600_000
+        asked = {"earliest": -2, "latest": -1, "at": at, "later": later}
+        # "T [0] offset 4".
+        return {name: int(self.kcat("-Q", "-t", f"{topic}:0:{when}").split()[-1]) for name, when in asked.items()}
+
 
 if __name__ == "__main__":
     program.main(Client)

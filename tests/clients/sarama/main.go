@@ -139,9 +139,186 @@ func name(err error) string {
 		return "TOPIC_ALREADY_EXISTS"
 	case errors.Is(err, sarama.ErrUnknownTopicOrPartition):
 		return "UNKNOWN_TOPIC_OR_PARTITION"
+	case errors.Is(err, sarama.KError(84)):
+		return "ELECTION_NOT_NEEDED"
+	case errors.Is(err, sarama.ErrNonEmptyGroup):
+		return "NON_EMPTY_GROUP"
+	case errors.Is(err, sarama.ErrGroupSubscribedToTopic):
+		return "GROUP_SUBSCRIBED_TO_TOPIC"
+	case errors.Is(err, sarama.ErrGroupIDNotFound):
+		return "GROUP_ID_NOT_FOUND"
 	}
 	return fmt.Sprint(err)
 }
+
+func (client *client) ErrorName(err error) string { return name(err) }
+
+func (client *client) Cluster() (scenario.Facts, error) {
+	told, controller, err := client.admin.DescribeCluster()
+	brokers := [][]any{}
+	for _, broker := range told {
+		brokers = append(brokers, []any{broker.ID(), broker.Addr()})
+	}
+	return scenario.Facts{"brokers": brokers, "controller": controller}, err
+}
+
+func (client *client) BrokerConfigs() (map[string]string, error) {
+	found := map[string]string{}
+	entries, err := client.admin.DescribeConfig(sarama.ConfigResource{Type: sarama.BrokerResource, Name: "1"})
+	for _, entry := range entries {
+		if slices.Contains(scenario.BrokerKeys, entry.Name) {
+			found[entry.Name] = entry.Value
+		}
+	}
+	return found, err
+}
+
+func (client *client) AlterBroker(key string, value *string) error {
+	change := sarama.IncrementalAlterConfigsEntry{Operation: sarama.IncrementalAlterConfigsOperationSet, Value: value}
+	if value == nil {
+		change.Operation = sarama.IncrementalAlterConfigsOperationDelete
+	}
+	changes := map[string]sarama.IncrementalAlterConfigsEntry{key: change}
+	return client.admin.IncrementalAlterConfig(sarama.BrokerResource, "1", changes, false)
+}
+
+func (client *client) Offsets(topic string) (map[string]int64, error) {
+	found := map[string]int64{}
+	for name, at := range map[string]int64{
+		"earliest": sarama.OffsetOldest, "latest": sarama.OffsetNewest,
+		"at": scenario.TimesBegin + 7, "later": scenario.TimesBegin + scenario.AdministrationRecords,
+	} {
+		answer, err := client.admin.ListOffsets(map[string]map[int32]int64{topic: {0: at}}, nil)
+		if err != nil {
+			return nil, err
+		}
+		if err := answer[topic][0].Err; err != nil && !errors.Is(err, sarama.ErrNoError) {
+			return nil, err
+		}
+		found[name] = answer[topic][0].Offset
+	}
+	return found, nil
+}
+
+func (client *client) DeleteRecords(topic string, partition int32, offset int64) (scenario.Facts, error) {
+	return scenario.Facts{}, client.admin.DeleteRecords(topic, map[int32]int64{partition: offset})
+}
+
+func (client *client) Looks() []scenario.Look {
+	return []scenario.Look{
+		{Step: "log-dirs", Ask: client.logDirs}, {Step: "elected", Ask: client.elected},
+		{Step: "reassignments", Ask: client.reassignments},
+	}
+}
+
+func (client *client) logDirs(topic string) (scenario.Facts, error) {
+	brokers, err := client.admin.DescribeLogDirs([]int32{1})
+	partitions := [][]any{}
+	for _, folder := range brokers[1] {
+		for _, told := range folder.Topics {
+			for _, part := range told.Partitions {
+				if told.Topic == topic {
+					partitions = append(partitions, []any{part.PartitionID, part.Size, part.OffsetLag, part.IsTemporary})
+				}
+			}
+		}
+	}
+	slices.SortFunc(partitions, func(a, b []any) int { return int(a[0].(int32) - b[0].(int32)) })
+	return scenario.Facts{"broker": 1, "partitions": partitions}, err
+}
+
+func (client *client) elected(topic string) (scenario.Facts, error) {
+	answer, err := client.admin.ElectLeaders(sarama.PreferredElection, map[string][]int32{topic: {0}})
+	if err != nil {
+		return nil, err
+	}
+	return scenario.Facts{"error": name(answer[topic][0].ErrorCode)}, nil
+}
+
+func (client *client) reassignments(topic string) (scenario.Facts, error) {
+	answer, err := client.admin.ListPartitionReassignments(topic, []int32{0, 1})
+	ongoing := []int32{}
+	for partition := range answer[topic] {
+		ongoing = append(ongoing, partition)
+	}
+	return scenario.Facts{"ongoing": ongoing}, err
+}
+
+func (client *client) Described(topic, group string) (scenario.Facts, error) {
+	answer, err := client.admin.DescribeConsumerGroups([]string{group})
+	if err != nil {
+		return nil, err
+	}
+	members := [][]int32{}
+	for _, member := range answer[0].Members {
+		assigned, err := member.GetMemberAssignment()
+		if err != nil {
+			return nil, err
+		}
+		slices.Sort(assigned.Topics[topic])
+		members = append(members, assigned.Topics[topic])
+	}
+	return scenario.Facts{"state": answer[0].State, "assignor": answer[0].Protocol, "members": members}, nil
+}
+
+func (client *client) Listed(group string) (scenario.Facts, error) {
+	answer, err := client.admin.ListConsumerGroups()
+	groups := [][]string{}
+	if kind, found := answer[group]; found {
+		groups = append(groups, []string{kind})
+	}
+	return scenario.Facts{"groups": groups}, err
+}
+
+func (client *client) Hold(topic, group, instance string) (func() error, error) {
+	options := memberConfig("eager")
+	options.Consumer.Group.InstanceId = instance
+	made, err := sarama.NewConsumerGroup(client.brokers, group, options)
+	if err != nil {
+		return nil, err
+	}
+	limit, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		holder := &reader{count: scenario.AdministrationRecords, full: func() {}}
+		ended <- made.Consume(limit, []string{topic}, holder)
+	}()
+	return func() error {
+		cancel()
+		return errors.Join(<-ended, made.Close())
+	}, nil
+}
+
+func (client *client) RemoveMember(group, instance string) error {
+	answer, err := client.admin.RemoveMemberFromConsumerGroup(group, []string{instance})
+	if err != nil {
+		return err
+	}
+	for _, member := range answer.Members {
+		if !errors.Is(member.Err, sarama.ErrNoError) {
+			return member.Err
+		}
+	}
+	return nil
+}
+
+func (client *client) AlterOffset(topic, group string, partition int32, offset int64) error {
+	changes := map[string]map[int32]sarama.OffsetAndMetadata{topic: {partition: {Offset: offset, LeaderEpoch: -1}}}
+	answer, err := client.admin.AlterConsumerGroupOffsets(group, changes, nil)
+	if err != nil {
+		return err
+	}
+	if code := answer.Errors[topic][partition]; !errors.Is(code, sarama.ErrNoError) {
+		return code
+	}
+	return nil
+}
+
+func (client *client) DeleteOffset(topic, group string, partition int32) error {
+	return client.admin.DeleteConsumerGroupOffset(group, topic, partition)
+}
+
+func (client *client) DeleteGroup(group string) error { return client.admin.DeleteConsumerGroup(group) }
 
 func encoder(text *string) sarama.Encoder {
 	if text == nil {

@@ -80,6 +80,7 @@ type Sender interface {
 
 // Client is what a client library has to bring.
 type Client interface {
+	Administrator
 	Create(topic string, partitions int32, configs map[string]string) error
 	Delete(topic string) error
 	Administration(run *Run) error
@@ -661,15 +662,17 @@ func Main(open func(bootstrap string) (Client, error)) {
 	names := flag.String("scenario", "", "NAME,NAME...")
 	flag.Parse()
 	scenarios := map[string]func(*Run, Client) error{
-		"administration":    func(run *Run, client Client) error { return client.Administration(run) },
-		"records":           records,
-		"group-eager":       group("eager"),
-		"group-cooperative": group("cooperative"),
-		"group-consumer":    group("consumer"),
-		"commit":            commit("eager"),
-		"commit-consumer":   commit("consumer"),
-		"recreated":         recreated,
-		"restarts":          restarts,
+		"administration":         func(run *Run, client Client) error { return client.Administration(run) },
+		"administration-cluster": administrationCluster,
+		"administration-groups":  administrationGroups,
+		"records":                records,
+		"group-eager":            group("eager"),
+		"group-cooperative":      group("cooperative"),
+		"group-consumer":         group("consumer"),
+		"commit":                 commit("eager"),
+		"commit-consumer":        commit("consumer"),
+		"recreated":              recreated,
+		"restarts":               restarts,
 	}
 	for _, name := range strings.Split(*names, ",") {
 		run := &Run{Scenario: name, prefix: *prefix, records: *file}

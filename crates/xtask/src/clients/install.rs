@@ -3,7 +3,7 @@
 //! Sources of packages are those that pip, npm, go and Maven of this machine are set to.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     path::{Path, PathBuf},
@@ -153,8 +153,9 @@ fn node_program(client: Client, folder: &Path) -> Result<Installed> {
 
 fn go_program(client: Client, folder: &Path) -> Result<Installed> {
     let shared = sources().join("scenario-go");
-    let locks = ["go.mod", "go.sum", "main.go"].map(|name| folder.join(name));
-    let all = [&locks[..], &[shared.join("go.mod"), shared.join("scenario.go")]].concat();
+    let own = ["go.mod", "go.sum", "main.go"].map(|name| folder.join(name));
+    let all =
+        [&own[..], &["go.mod", "scenario.go", "administration.go"].map(|name| shared.join(name))].concat();
     let built = once(client.name(), &all, |made| {
         let mut go = Command::new("go");
         go.arg("-C").arg(folder).args(["build", "-buildvcs=false", "-o"]).arg(made.join("client")).arg(".");
@@ -163,22 +164,44 @@ fn go_program(client: Client, folder: &Path) -> Result<Installed> {
     Ok(Installed::of([text(&built.join("client"))?]))
 }
 
+fn java_locks() -> [PathBuf; 2] {
+    ["pom.xml", "artifacts.sha256"].map(|name| Client::Java.folder().join(name))
+}
+
 /// The jars of Apache Kafka: clients, tools, and the server for the comparison.
 pub(super) fn jars() -> Result<PathBuf> {
-    let pom = Client::Java.folder().join("pom.xml");
-    let folder = once("java-jars", std::slice::from_ref(&pom), |made| {
+    let locks = java_locks();
+    let [pom, checksums] = &locks;
+    let folder = once("java-jars", &locks, |made| {
+        let lib = made.join("lib");
         let mut maven = Command::new("mvn");
-        maven.args(["-q", "-B", "-f"]).arg(&pom).arg(COPY_JARS);
-        process::run(maven.arg(format!("-DoutputDirectory={}", made.join("lib").display())))
+        maven.args(["-q", "-B", "-f"]).arg(pom).arg(COPY_JARS);
+        process::run(maven.arg(format!("-DoutputDirectory={}", lib.display())))?;
+        check_jars(&lib, checksums)
     })?;
     Ok(folder.join("lib"))
+}
+
+/// Maven pins versions, and takes what its repository has of them: the jars must be those of the list, and no others.
+fn check_jars(lib: &Path, checksums: &Path) -> Result<()> {
+    let text = fs::read_to_string(checksums).with_context(|| format!("read {}", checksums.display()))?;
+    let listed: BTreeSet<&str> = text.lines().filter_map(|line| Some(line.split_once("  ")?.1)).collect();
+    for entry in fs::read_dir(lib).with_context(|| format!("read {}", lib.display()))? {
+        let name = entry?.file_name();
+        if !name.to_str().is_some_and(|name| listed.contains(name)) {
+            bail!("{} is not in {}", name.display(), checksums.display());
+        }
+    }
+    let mut check = Command::new("sha256sum");
+    check.current_dir(lib).args(["--check", "--strict", "--quiet"]).arg(checksums);
+    process::output(&mut check).map(drop)
 }
 
 fn java_program(folder: &Path) -> Result<Installed> {
     let jars = text(&jars()?.join("*"))?;
     let sources = ["Client", "Groups", "Member", "Run", "Scenarios", "Tools"]
         .map(|name| folder.join(format!("{name}.java")));
-    let all = [&sources[..], &[folder.join("pom.xml")]].concat();
+    let all = [&sources[..], &java_locks()].concat();
     let classes = once("java", &all, |made| {
         let mut compiler = Command::new("javac");
         compiler.args(["-Xlint:all,-processing,-classfile,-serial", "-Werror", "-cp", &jars, "-d"]).arg(made);
@@ -228,6 +251,24 @@ fn once(name: &str, locks: &[PathBuf], make: impl FnOnce(&Path) -> Result<()>) -
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn jars_are_those_of_the_list_and_no_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let (lib, list) = (folder.path().join("lib"), folder.path().join("artifacts.sha256"));
+        fs::create_dir(&lib).unwrap();
+        fs::write(lib.join("a.jar"), "a").unwrap();
+        let sum = "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb";
+        fs::write(&list, format!("{sum}  a.jar\n")).unwrap();
+        check_jars(&lib, &list).unwrap();
+        fs::write(lib.join("b.jar"), "b").unwrap();
+        assert!(check_jars(&lib, &list).unwrap_err().to_string().starts_with("b.jar is not in "));
+        fs::remove_file(lib.join("b.jar")).unwrap();
+        fs::write(lib.join("a.jar"), "another").unwrap();
+        assert!(check_jars(&lib, &list).is_err(), "its checksum");
+        fs::remove_file(lib.join("a.jar")).unwrap();
+        assert!(check_jars(&lib, &list).is_err(), "it is missing");
+    }
 
     #[test]
     fn the_version_of_kcat_is_read_from_what_it_says() {
