@@ -3,11 +3,12 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use tidelog_core::groups::offsets::{CommittedOffset, Place};
 use tidelog_runtime::CancellationToken;
-use tidelog_types::{TopicId, shown};
+use tidelog_types::{Timestamp, TopicId, shown};
 use tidelog_wire::ErrorCode;
 
 use super::{
@@ -41,8 +42,25 @@ pub(super) async fn run(node: Arc<Node>, ended: CancellationToken) {
 pub(super) fn expire(node: &Node, shard: &Shard) {
     let Ok(mut state) = shard.serving() else { return };
     let (now, retention) = (node.clock.wall(), node.groups.settings().retention);
+    let Expired { offsets, is_written } = expire_all(&mut state, now, retention);
+    drop(state);
+    node.groups.metrics.expired.add(offsets as u64);
+    if is_written {
+        shard.work.notify_one();
+    }
+}
+
+/// What has expired, and is on its way to its end.
+#[derive(Debug, Default, PartialEq)]
+struct Expired {
+    offsets: usize,
+    is_written: bool,
+}
+
+/// The same of one shard's groups. What finds no room is found again by the next look, and does not count before.
+fn expire_all(state: &mut State, now: Timestamp, retention: Duration) -> Expired {
     let names: Vec<Arc<str>> = state.groups.keys().cloned().collect();
-    let mut written = false;
+    let mut all = Expired::default();
     // A commit that is on its way is newer than what was looked at.
     let coming: BTreeMap<Arc<str>, BTreeSet<Place>> = state
         .all_unapplied()
@@ -54,25 +72,22 @@ pub(super) fn expire(node: &Node, shard: &Shard) {
         let comes = |place: &Place| coming.get(&name).is_some_and(|places| places.contains(place));
         let expired: Vec<Place> =
             group.expired(now, retention).into_iter().filter(|place| !comes(place)).collect();
-        let all = state.groups.get(&name).is_some_and(|group| {
-            group.members.is_empty()
-                && group.writes == 0
-                && !group.members.awaits_members()
-                && group.offsets.len() == expired.len()
-        });
-        if all {
-            written |= delete_group(&mut state, &name, None);
-            node.groups.metrics.expired.add(expired.len() as u64);
+        let is_over = group.members.is_empty()
+            && group.writes == 0
+            && !group.members.awaits_members()
+            && group.offsets.len() == expired.len();
+        if is_over {
+            if delete_group(state, &name, None) {
+                all.offsets += expired.len();
+                all.is_written = true;
+            }
         } else if !expired.is_empty() {
-            let ended = end_offsets(&mut state, &name, expired);
-            node.groups.metrics.expired.add(ended as u64);
-            written |= ended > 0;
+            let ended = end_offsets(state, &name, expired);
+            all.offsets += ended;
+            all.is_written |= ended > 0;
         }
     }
-    drop(state);
-    if written {
-        shard.work.notify_one();
-    }
+    all
 }
 
 /// Ends offsets that were committed to a topic that is gone, or that another has the name of now: `among` these names, or all.
@@ -195,7 +210,7 @@ fn endings(name: &str, places: impl IntoIterator<Item = Place>, bytes_max: usize
 #[cfg(test)]
 mod tests {
     use super::{
-        super::shard::tests::{queue_commit, state, write_one},
+        super::shard::tests::{now, queue_commit, state, write_one},
         *,
     };
 
@@ -216,6 +231,37 @@ mod tests {
         assert_eq!(split("g", places(2_500, "t")), [1_000, 1_000, 500]);
         assert_eq!(split(&"g".repeat(30_000), places(7, "t")), [3, 3, 1]);
         assert_eq!(split("g", Vec::new()), [0_usize; 0]);
+    }
+
+    #[test]
+    fn what_expires_while_the_queue_is_full_is_not_counted_and_ends_later() {
+        let (mut state, retention) = (state(), Duration::from_secs(60));
+        for (group, partition) in [("g", 0), ("h", 0), ("h", 1)] {
+            queue_commit(&mut state, &group.into(), &("t".into(), partition), TopicId::from_bytes([1; 16]));
+            write_one(&mut state, Ok(()));
+        }
+        // Committed at 1 ms.
+        let look = |state: &mut State, at: u64| expire_all(state, Timestamp::from_millis(at), retention);
+        assert_eq!(look(&mut state, 60_000), Expired::default(), "a millisecond is left");
+        let other: Arc<str> = "~".into();
+        state.group_or_new(&other, now()).unwrap();
+        let mut waiting = 0;
+        while state.has_room() {
+            let then = Then::Told { answer: None };
+            state.push_applied(Write { group: Arc::clone(&other), entries: Vec::new(), then });
+            waiting += 1;
+        }
+        assert_eq!(look(&mut state, 60_001), Expired::default(), "there is no room for it");
+        assert!(state.groups.values().all(|group| !group.deleting));
+        for _ in 0..waiting {
+            write_one(&mut state, Ok(()));
+        }
+        assert_eq!(look(&mut state, 60_001), Expired { offsets: 3, is_written: true });
+        assert_eq!(look(&mut state, 60_001), Expired::default(), "once");
+        for _ in 0..4 {
+            write_one(&mut state, Ok(()));
+        }
+        assert!(state.groups.is_empty());
     }
 
     #[test]

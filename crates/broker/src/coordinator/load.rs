@@ -28,6 +28,9 @@ use super::{
 };
 use crate::node::Node;
 
+#[cfg(test)]
+mod tests;
+
 /// Bytes of one read. Kafka's `offsets.load.buffer.size` is five times as much; the log reads ahead by itself.
 const READ_BYTES: usize = 1024 * 1024;
 

@@ -356,19 +356,20 @@ impl Shard {
             if ends.is_empty() {
                 return Ok(answers);
             }
-            node.groups.metrics.deleted.add(ends.len() as u64);
             let entries = ends
                 .iter()
                 .map(|place| records::offset_tombstone(&group, place))
                 .collect::<Result<_, _>>()?;
             let (answer, receiver) = oneshot::channel();
-            let changes = ends.into_iter().map(|place| (place, None)).collect();
+            let changes: Vec<_> = ends.into_iter().map(|place| (place, None)).collect();
+            let count = changes.len() as u64;
             let then = Then::Offsets { changes, answer: Some(answer) };
             let pushed = state.push(Write { group: Arc::clone(&group), entries, then });
             pushed.map_err(|(code, _)| match code {
                 ErrorCode::MessageTooLarge => ErrorCode::UnknownServerError,
                 code => code,
             })?;
+            node.groups.metrics.deleted.add(count);
             (answers, receiver)
         };
         self.work.notify_one();
@@ -389,9 +390,11 @@ impl Shard {
             if !found.members.is_empty() {
                 return Err(ErrorCode::NonEmptyGroup);
             }
-            node.groups.metrics.deleted.add(found.offsets.len() as u64);
+            let count = found.offsets.len() as u64;
             let (answer, receiver) = oneshot::channel();
-            expiry::delete_group(&mut state, &group, Some(answer));
+            if expiry::delete_group(&mut state, &group, Some(answer)) {
+                node.groups.metrics.deleted.add(count);
+            }
             receiver
         };
         self.work.notify_one();

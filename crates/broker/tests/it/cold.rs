@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -23,7 +23,7 @@ use tidelog_types::{
 };
 use tidelog_wire::{ErrorCode, messages::FetchRequest};
 
-use crate::node::Node;
+use crate::node::{Node, Options};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Gate {
@@ -39,11 +39,26 @@ pub(crate) struct Bucket {
     held: Mutex<Vec<(TopicPartition, RawBatch)>>,
     gate: watch::Sender<Gate>,
     reads: AtomicUsize,
+    /// Whether look-ups by time never end.
+    look_ups_hang: AtomicBool,
 }
 
 impl Bucket {
-    fn new(gate: Gate) -> Arc<Self> {
-        Arc::new(Self { held: Mutex::default(), gate: watch::Sender::new(gate), reads: AtomicUsize::new(0) })
+    pub(crate) fn new(gate: Gate) -> Arc<Self> {
+        Arc::new(Self {
+            held: Mutex::default(),
+            gate: watch::Sender::new(gate),
+            reads: AtomicUsize::new(0),
+            look_ups_hang: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn open(&self) {
+        self.gate.send_replace(Gate::Open);
+    }
+
+    pub(crate) fn hang_look_ups(&self, hang: bool) {
+        self.look_ups_hang.store(hang, Ordering::Relaxed);
     }
 
     pub(crate) fn reads(&self) -> usize {
@@ -107,7 +122,7 @@ impl Bucket {
 }
 
 /// The reader of a bucket, as a node gets it.
-struct Reader(Arc<Bucket>);
+pub(crate) struct Reader(pub(crate) Arc<Bucket>);
 
 impl ColdReader for Reader {
     fn outage(&self) -> Option<ColdOutage> {
@@ -135,6 +150,9 @@ impl ColdReader for Reader {
         time: Timestamp,
         _: Duration,
     ) -> ColdFuture<Option<Bytes>> {
+        if self.0.look_ups_hang.load(Ordering::Relaxed) {
+            return Box::pin(std::future::pending());
+        }
         let held = self.0.held.lock().unwrap();
         let found = held.iter().find(|(known, batch)| {
             let reaches = batch.header.end_offset().unwrap() > range.base;
@@ -168,7 +186,12 @@ impl ColdReader for Reader {
 
 /// A node whose topic `cold` has ten records in the bucket alone, and whose topic `hot` has one on disk.
 pub(crate) async fn tiered(gate: Gate) -> (Node, Arc<Bucket>) {
-    let node = Node::start().await;
+    tiered_with(Options::default(), gate).await
+}
+
+/// The same with these options.
+pub(crate) async fn tiered_with(options: Options, gate: Gate) -> (Node, Arc<Bucket>) {
+    let node = Node::start_with(options).await;
     let bucket = Bucket::new(gate);
     node.replicas.set_cold_reader(Arc::new(Reader(Arc::clone(&bucket))));
     let mut client = node.client().await;

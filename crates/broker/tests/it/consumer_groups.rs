@@ -27,21 +27,21 @@ use crate::{
 const GROUP: i8 = 32;
 
 /// As small and quick as a classic group's, and no wait between two assignments.
-const AT_ONCE: &[(&str, &str)] = &[("group.consumer.assignment.interval.ms", "0")];
+pub(crate) const AT_ONCE: &[(&str, &str)] = &[("group.consumer.assignment.interval.ms", "0")];
 
 /// One member, with what it knows.
-struct Member {
-    id: &'static str,
-    epoch: i32,
-    owned: BTreeSet<(Uuid, i32)>,
+pub(crate) struct Member {
+    pub(crate) id: &'static str,
+    pub(crate) epoch: i32,
+    pub(crate) owned: BTreeSet<(Uuid, i32)>,
 }
 
 impl Member {
-    fn new(id: &'static str) -> Self {
+    pub(crate) fn new(id: &'static str) -> Self {
         Self { id, epoch: 0, owned: BTreeSet::new() }
     }
 
-    fn request(&self, group: &str) -> ConsumerGroupHeartbeatRequest {
+    pub(crate) fn request(&self, group: &str) -> ConsumerGroupHeartbeatRequest {
         let mut topics: Vec<TopicPartitions> = Vec::new();
         for (topic_id, partition) in &self.owned {
             match topics.iter_mut().find(|topic| topic.topic_id == *topic_id) {
@@ -61,24 +61,33 @@ impl Member {
     }
 
     /// One full heartbeat: the member does at once what it is told.
-    async fn beat(&mut self, client: &mut RawClient, group: &str) -> ConsumerGroupHeartbeatResponse {
+    pub(crate) async fn beat(
+        &mut self,
+        client: &mut RawClient,
+        group: &str,
+    ) -> ConsumerGroupHeartbeatResponse {
         let answer = client.call(1, &self.request(group)).await;
         if answer.error_code == 0 {
-            self.epoch = answer.member_epoch;
-            if let Some(assignment) = &answer.assignment {
-                let of_topic = |topic: &TopicPartitions| {
-                    let id = topic.topic_id;
-                    topic.partitions.iter().map(move |partition| (id, *partition)).collect::<Vec<_>>()
-                };
-                self.owned = assignment.topic_partitions.iter().flat_map(of_topic).collect();
-            }
+            self.take(&answer);
         }
         answer
+    }
+
+    /// Does what an answer says.
+    pub(crate) fn take(&mut self, answer: &ConsumerGroupHeartbeatResponse) {
+        self.epoch = answer.member_epoch;
+        if let Some(assignment) = &answer.assignment {
+            let of_topic = |topic: &TopicPartitions| {
+                let id = topic.topic_id;
+                topic.partitions.iter().map(move |partition| (id, *partition)).collect::<Vec<_>>()
+            };
+            self.owned = assignment.topic_partitions.iter().flat_map(of_topic).collect();
+        }
     }
 }
 
 /// Beats until nobody's epoch or partitions move.
-async fn settle(client: &mut RawClient, group: &str, members: &mut [Member]) {
+pub(crate) async fn settle(client: &mut RawClient, group: &str, members: &mut [Member]) {
     for _ in 0..20 {
         let before: Vec<_> = members.iter().map(|member| (member.epoch, member.owned.clone())).collect();
         for member in &mut *members {

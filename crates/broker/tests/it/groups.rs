@@ -51,12 +51,12 @@ pub(crate) async fn coordinator(client: &mut RawClient, group: &str) {
     panic!("no coordinator of {group}");
 }
 
-fn fetch_of(group: &str) -> OffsetFetchRequest {
+pub(crate) fn fetch_of(group: &str) -> OffsetFetchRequest {
     let group = OffsetFetchRequestGroup { group_id: text(group), topics: None, ..Default::default() };
     OffsetFetchRequest { groups: vec![group], ..Default::default() }
 }
 
-async fn code_of_fetch(client: &mut RawClient, group: &str) -> i16 {
+pub(crate) async fn code_of_fetch(client: &mut RawClient, group: &str) -> i16 {
     client.call(8, &fetch_of(group)).await.groups[0].error_code
 }
 
@@ -76,7 +76,7 @@ pub(crate) async fn offsets(client: &mut RawClient, group: &str) -> Vec<(String,
     group.topics.into_iter().flat_map(of_topic).collect()
 }
 
-fn commit_of(
+pub(crate) fn commit_of(
     group: &str,
     member: &str,
     generation: i32,
@@ -133,7 +133,7 @@ pub(crate) fn subscription(topics: &[&str]) -> Bytes {
 }
 
 /// Joins as the only member, and hands itself an assignment.
-async fn alone(client: &mut RawClient, group: &str) -> JoinGroupResponse {
+pub(crate) async fn alone(client: &mut RawClient, group: &str) -> JoinGroupResponse {
     let first = client.call(9, &join_of(group, "", None)).await;
     assert_eq!(first.error_code, ErrorCode::MemberIdRequired.code());
     let joined = client.call(9, &join_of(group, &first.member_id, None)).await;
@@ -165,7 +165,7 @@ pub(crate) async fn sync(
     (synced.error_code, synced.assignment.to_vec())
 }
 
-async fn heartbeat(client: &mut RawClient, group: &str, joined: &JoinGroupResponse) -> i16 {
+pub(crate) async fn heartbeat(client: &mut RawClient, group: &str, joined: &JoinGroupResponse) -> i16 {
     let request = HeartbeatRequest {
         group_id: text(group),
         generation_id: joined.generation_id,
@@ -175,13 +175,13 @@ async fn heartbeat(client: &mut RawClient, group: &str, joined: &JoinGroupRespon
     client.call(4, &request).await.error_code
 }
 
-async fn leave(client: &mut RawClient, group: &str, member: &Str) -> i16 {
+pub(crate) async fn leave(client: &mut RawClient, group: &str, member: &Str) -> i16 {
     let member = MemberIdentity { member_id: member.clone(), ..Default::default() };
     let request = LeaveGroupRequest { group_id: text(group), members: vec![member], ..Default::default() };
     client.call(5, &request).await.members[0].error_code
 }
 
-async fn state(client: &mut RawClient, group: &str) -> String {
+pub(crate) async fn state(client: &mut RawClient, group: &str) -> String {
     let request = DescribeGroupsRequest { groups: vec![text(group)], ..Default::default() };
     client.call(5, &request).await.groups[0].group_state.to_string()
 }

@@ -1,6 +1,16 @@
 //! A whole node in this process: log, controller, partitions and broker, on a folder of its own and free ports.
 
-use std::{collections::BTreeMap, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    path::Path,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use tempfile::TempDir;
 use tidelog_broker::{Advertised, BoundListener, Broker, BrokerConfig, BrokerParts, ListenerConfig};
@@ -8,9 +18,11 @@ use tidelog_controller::{Controller, ControllerConfig};
 use tidelog_core::cluster::{BrokerRegistration, Command, Listener, LogIndex, MetadataImage, Outcome};
 use tidelog_log::{Log, LogConfig};
 use tidelog_replica::{ReplicaConfig, ReplicaManager};
-use tidelog_runtime::{FileDisk, FileDiskConfig, RandomIds, Registry, Supervisor, SystemClock, SystemRng};
+use tidelog_runtime::{
+    Clock, Disk, FileDisk, FileDiskConfig, RandomIds, Registry, Supervisor, SystemClock, SystemRng,
+};
 use tidelog_testkit::raw_client::RawClient;
-use tidelog_types::{BootId, BrokerId, BrokerIncarnation, ByteSize, DirectoryId};
+use tidelog_types::{BootId, BrokerId, BrokerIncarnation, ByteSize, DirectoryId, Timestamp};
 
 pub(crate) const BROKER: BrokerId = BrokerId(1);
 
@@ -28,6 +40,12 @@ pub(crate) struct Options {
     pub(crate) journal_bytes_max: ByteSize,
     /// Of the file system, below which nothing is appended; all of it makes the disk full.
     pub(crate) free_space_floor_percent: u8,
+    /// `broker.rack`.
+    pub(crate) rack: Option<String>,
+    /// In the place of the machine's.
+    pub(crate) clock: Option<Arc<dyn Clock>>,
+    /// In the place of the machine's.
+    pub(crate) disk: Option<Arc<dyn Disk>>,
 }
 
 impl Default for Options {
@@ -38,6 +56,9 @@ impl Default for Options {
             connections_max: 1_000,
             journal_bytes_max: ByteSize::mib(64),
             free_space_floor_percent: 0,
+            rack: None,
+            clock: None,
+            disk: None,
         }
     }
 }
@@ -83,9 +104,10 @@ impl Node {
         let registry = Registry::new();
         let here = tokio::runtime::Handle::current();
         let supervisor = Supervisor::new(here.clone(), here, &registry);
-        let clock = Arc::new(SystemClock::new());
+        let clock = options.clock.clone().unwrap_or_else(|| Arc::new(SystemClock::new()));
         let rng = Arc::new(SystemRng);
-        let disk = Arc::new(FileDisk::new(FileDiskConfig::default()).unwrap());
+        let own = || Arc::new(FileDisk::new(FileDiskConfig::default()).unwrap()) as Arc<dyn Disk>;
+        let disk = options.disk.clone().unwrap_or_else(own);
         let path = |name: &str| Path::new(folder.path()).join(name);
         let log_config = LogConfig {
             journal_bytes_max: options.journal_bytes_max,
@@ -123,7 +145,7 @@ impl Node {
                     Listener { name: endpoint.name.clone(), host: endpoint.host.clone(), port: endpoint.port }
                 })
                 .collect(),
-            rack: None,
+            rack: options.rack.clone(),
             feature_level_max: 1,
         };
         let registered = controller.propose(Command::RegisterBroker { registration }).await.unwrap();
@@ -146,7 +168,7 @@ impl Node {
         .unwrap();
         let config = BrokerConfig {
             node_id: BROKER,
-            rack: None,
+            rack: options.rack,
             settings: options.settings,
             data_directory: folder.path().to_string_lossy().into_owned(),
             connections_max: options.connections_max,
@@ -215,5 +237,35 @@ impl Node {
         let text = self.registry.encode();
         let line = text.lines().find(|line| line.split(' ').next() == Some(name));
         line.unwrap_or_else(|| panic!("no metric {name}")).split(' ').nth(1).unwrap().parse().unwrap()
+    }
+}
+
+/// A clock whose wall stands where a test puts it. What waits goes by the machine's.
+pub(crate) struct OwnWall {
+    system: SystemClock,
+    wall_ms: AtomicU64,
+}
+
+impl OwnWall {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { system: SystemClock::new(), wall_ms: AtomicU64::new(1_700_000_000_000) })
+    }
+
+    pub(crate) fn pass(&self, time: Duration) {
+        self.wall_ms.fetch_add(u64::try_from(time.as_millis()).unwrap(), Ordering::SeqCst);
+    }
+}
+
+impl Clock for OwnWall {
+    fn monotonic(&self) -> Duration {
+        self.system.monotonic()
+    }
+
+    fn wall(&self) -> Timestamp {
+        Timestamp::from_millis(self.wall_ms.load(Ordering::SeqCst))
+    }
+
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.system.sleep(duration)
     }
 }

@@ -42,6 +42,7 @@ pub(in crate::coordinator) fn queue_commit(state: &mut State, group: &Arc<str>, 
 /// The first write that waits is durable, or is not. Answers whether memory is ahead of the log now.
 pub(in crate::coordinator) fn write_one(state: &mut State, outcome: Result<(), ErrorCode>) -> bool {
     let write = state.queue.pop_front().unwrap();
+    state.queued_bytes -= write.bytes() + WRITE_OVERHEAD_BYTES;
     state.apply(now(), write, outcome).ahead
 }
 
