@@ -137,8 +137,8 @@ async fn offsets_are_written_with_the_codec_of_their_topic_and_read_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_look_up_by_time_in_a_bucket_that_hangs_is_answered_in_its_time() {
-    const LIMIT: Duration = Duration::from_millis(600);
-    let options = Options::with(&[("remote.list.offsets.request.timeout.ms", "600")]);
+    const LIMIT: Duration = Duration::from_secs(2);
+    let options = Options::with(&[("remote.list.offsets.request.timeout.ms", "2000")]);
     let (node, bucket) = tiered_with(options, Gate::Open).await;
     bucket.hang_look_ups(true);
     let mut client = node.client().await;
