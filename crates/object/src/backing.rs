@@ -101,7 +101,9 @@ fn open_folder(url: &StoreUrl, options: &StoreOptions) -> Result<Backing, OpenEr
     std::fs::create_dir_all(folder).map_err(unusable)?;
     let store =
         LocalFileSystem::new_with_prefix(folder).map_err(|error| unusable(std::io::Error::other(error)))?;
-    let store = FolderStore::new(store, options.runtime.clone());
+    // As the library has it: it follows links once.
+    let folder = folder.canonicalize().map_err(unusable)?;
+    let store = FolderStore::new(store, &folder, options.runtime.clone());
     Ok(Backing { room: store.room(), ..Backing::of(StoreKind::File, Arc::new(store)) })
 }
 

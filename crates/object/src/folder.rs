@@ -7,6 +7,9 @@
 //! A sync that failed is never tried again and believed: the kernel tells of a lost write once. So a link whose folder was not
 //! synced is removed, and the next try makes a new file. Until a put has ended, nobody is told of its object.
 //!
+//! An object that is not found, and one that was put or deleted, counts where the folder is still the one that was opened
+//! ([`Root`]): no put makes the folder itself.
+//!
 //! Nothing here is cancelled: what was begun ends by itself, and holds its room ([`FolderRoom`]) until then, also where nobody
 //! waits for it any more.
 
@@ -41,8 +44,10 @@ use tokio::{
 use crate::http::Exchange;
 
 mod room;
+mod root;
 
 pub(crate) use room::FolderRoom;
+use root::Root;
 
 /// Objects of a listing that are found before they are asked for: as many as the library finds in one go.
 const LISTED_AHEAD: usize = 1024;
@@ -54,6 +59,7 @@ pub(crate) struct FolderStore {
     direct: Arc<DirectIo>,
     runtime: Option<Handle>,
     room: FolderRoom,
+    root: Arc<Root>,
     sync: FolderSync,
 }
 
@@ -76,9 +82,10 @@ impl FolderSync {
 }
 
 impl FolderStore {
-    /// What blocks is done on `runtime`, or where the request is made.
-    pub(crate) fn new(files: LocalFileSystem, runtime: Option<Handle>) -> Self {
+    /// `folder` is the one that `files` is in. What blocks is done on `runtime`, or where the request is made.
+    pub(crate) fn new(files: LocalFileSystem, folder: &FilePath, runtime: Option<Handle>) -> Self {
         Self {
+            root: Arc::new(Root::new(folder.to_owned())),
             files: files.with_fsync(true),
             direct: Arc::default(),
             runtime,
@@ -114,10 +121,27 @@ impl FolderStore {
         self.begin(held, work).await.map_err(broken_off)?
     }
 
-    async fn delete_one(self, key: Path) -> Result<Path> {
+    /// As [`FolderStore::run`], of what counts only where the folder is what it was.
+    async fn run_there<T: Send + 'static>(
+        &self,
+        held: impl Send + 'static,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let root = Arc::clone(&self.root);
+        self.run(held, async move {
+            let done = work.await;
+            if matches!(done, Ok(_) | Err(Error::NotFound { .. } | Error::AlreadyExists { .. })) {
+                check(root).await?;
+            }
+            done
+        })
+        .await
+    }
+
+    async fn delete_one(&self, key: Path) -> Result<Path> {
         let permit = self.room.write(&Exchange::new()).await;
         let files = self.files.clone();
-        self.run(permit, async move { files.delete(&key).await.map(|()| key) }).await
+        self.run_there(permit, async move { files.delete(&key).await.map(|()| key) }).await
     }
 
     /// Lists ahead of whoever asks, to the end or until nobody asks any more.
@@ -129,23 +153,22 @@ impl FolderStore {
         let found = async move {
             let permit = store.room.listing().await;
             let (sender, receiver) = mpsc::channel(LISTED_AHEAD);
+            let root = Arc::clone(&store.root);
             let task = store.begin(permit, async move {
                 while let Some(found) = listing.next().await {
                     if sender.send(found).await.is_err() {
                         break;
                     }
                 }
-                Ok(())
+                check(root).await
             });
             stream::unfold((receiver, Some(task)), |(mut receiver, task)| async move {
                 if let Some(found) = receiver.recv().await {
                     return Some((found, (receiver, task)));
                 }
                 // One that broke off is no end: nothing behind it may be taken to be absent.
-                match task?.await {
-                    Ok(_) => None,
-                    Err(error) => Some((Err(broken_off(error)), (receiver, None))),
-                }
+                let ended = task?.await.map_err(broken_off).and_then(|ended| ended);
+                ended.err().map(|error| (Err(error), (receiver, None)))
             })
         };
         stream::once(found).flatten().boxed()
@@ -166,7 +189,12 @@ impl ObjectStore for FolderStore {
         let held = (turn, self.room.write(&exchange).await);
         let (store, key) = (self.clone(), key.clone());
         if options.mode != PutMode::Create || !options.attributes.is_empty() {
-            return self.run(held, async move { store.files.put_opts(&key, payload, options).await }).await;
+            let put = async move {
+                // The library would make the folder.
+                check(Arc::clone(&store.root)).await?;
+                store.files.put_opts(&key, payload, options).await
+            };
+            return self.run_there(held, put).await;
         }
         let place = self.files.path_to_filesystem(&key)?;
         let put = async move {
@@ -177,7 +205,7 @@ impl ObjectStore for FolderStore {
             let e_tag = files.head(&key).await?.e_tag;
             Ok(PutResult { e_tag, version: None, extensions: Default::default() })
         };
-        self.run(held, put).await
+        self.run_there(held, put).await
     }
 
     async fn put_multipart_opts(
@@ -193,13 +221,22 @@ impl ObjectStore for FolderStore {
         self.room.no_turn(key, &exchange).await;
         let permit = self.room.read(&exchange).await;
         let (files, key) = (self.files.clone(), key.clone());
-        self.run(permit, async move { files.get_opts(&key, options).await }).await
+        // What is found is known by its ETag, and has its checksums.
+        let root = Arc::clone(&self.root);
+        self.run(permit, async move {
+            let got = files.get_opts(&key, options).await;
+            if matches!(got, Err(Error::NotFound { .. })) {
+                check(root).await?;
+            }
+            got
+        })
+        .await
     }
 
     async fn get_ranges(&self, key: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let permit = self.room.read(&Exchange::new()).await;
         let (files, key, ranges) = (self.files.clone(), key.clone(), ranges.to_vec());
-        self.run(permit, async move { files.get_ranges(&key, &ranges).await }).await
+        self.run_there(permit, async move { files.get_ranges(&key, &ranges).await }).await
     }
 
     fn delete_stream(&self, keys: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
@@ -226,25 +263,26 @@ impl ObjectStore for FolderStore {
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
         let permit = self.room.listing().await;
         let (files, prefix) = (self.files.clone(), prefix.cloned());
-        self.run(permit, async move { files.list_with_delimiter(prefix.as_ref()).await }).await
+        self.run_there(permit, async move { files.list_with_delimiter(prefix.as_ref()).await }).await
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
         let permit = self.room.write(&Exchange::new()).await;
         let (files, from, to) = (self.files.clone(), from.clone(), to.clone());
-        self.run(permit, async move { files.copy_opts(&from, &to, options).await }).await
+        self.run_there(permit, async move { files.copy_opts(&from, &to, options).await }).await
     }
 
     async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
         let permit = self.room.write(&Exchange::new()).await;
         let (files, from, to) = (self.files.clone(), from.clone(), to.clone());
-        self.run(permit, async move { files.rename_opts(&from, &to, options).await }).await
+        self.run_there(permit, async move { files.rename_opts(&from, &to, options).await }).await
     }
 }
 
 impl FolderStore {
     /// Blocks.
     fn put_new(&self, place: &FilePath, chunks: Vec<Bytes>, exchange: &Exchange) -> Result<()> {
+        self.root.check().map_err(failed)?;
         let (file, aside) = self.new_file_beside(place)?;
         let moved = |bytes| self.room.note_moved(exchange, bytes);
         let written = self.direct.write_told(&file, 0, chunks, &moved);
@@ -294,16 +332,30 @@ impl FolderStore {
         }
     }
 
-    /// Makes a folder and those above it that are missing, durably; or none.
+    /// Makes a folder and those above it that are missing, but for the store's own, durably; or none.
     fn make_folders(&self, folder: &FilePath) -> io::Result<()> {
-        let missing: Vec<&FilePath> = folder.ancestors().take_while(|above| !above.exists()).collect();
-        fs::create_dir_all(folder)?;
+        let root = self.root.path();
+        let is_within = |above: &&FilePath| above.starts_with(root) && *above != root;
+        let missing: Vec<&FilePath> =
+            folder.ancestors().take_while(|above| is_within(above) && !above.exists()).collect();
+        for made in missing.iter().rev() {
+            match fs::create_dir(made) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
+        }
         let mut above = missing.iter().filter_map(|made| made.parent());
         above.try_for_each(|above| self.sync.path(above)).inspect_err(|_| {
             // One that holds something already stays.
             let _ = missing.iter().try_for_each(fs::remove_dir);
         })
     }
+}
+
+/// Whether the folder is what it was.
+async fn check(root: Arc<Root>) -> Result<()> {
+    let checked = Handle::current().spawn_blocking(move || root.check());
+    checked.await.map_err(broken_off)?.map_err(failed)
 }
 
 /// What is noted of a request.

@@ -13,11 +13,19 @@ fn payload(fill: u8, bytes: usize) -> PutPayload {
     (0..bytes).step_by(300_007).map(|at| Bytes::from(vec![fill; 300_007.min(bytes - at)])).collect()
 }
 
+fn store_in(folder: &FilePath) -> FolderStore {
+    let files = LocalFileSystem::new_with_prefix(folder).unwrap();
+    FolderStore::new(files, &folder.canonicalize().unwrap(), None)
+}
+
+fn create() -> PutOptions {
+    PutOptions { mode: PutMode::Create, ..PutOptions::default() }
+}
+
 #[tokio::test]
 async fn a_large_object_is_put_once_and_leaves_nothing_beside_it() {
     let folder = tempfile::tempdir().unwrap();
-    let store = FolderStore::new(LocalFileSystem::new_with_prefix(folder.path()).unwrap(), None);
-    let create = || PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+    let store = store_in(folder.path());
     let key = Path::from("topics/t/0/object");
     let (mut options, exchange) = (create(), Exchange::new());
     options.extensions.insert(exchange.clone());
@@ -43,11 +51,61 @@ async fn a_large_object_is_put_once_and_leaves_nothing_beside_it() {
 #[tokio::test]
 async fn a_put_that_fails_leaves_no_object() {
     let folder = tempfile::tempdir().unwrap();
-    let store = FolderStore::new(LocalFileSystem::new_with_prefix(folder.path()).unwrap(), None);
+    let store = store_in(folder.path());
     fs::write(folder.path().join("file"), b"no folder").unwrap();
-    let create = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-    let refused = store.put_opts(&Path::from("file/object"), payload(1, 2_000_000), create).await;
+    let refused = store.put_opts(&Path::from("file/object"), payload(1, 2_000_000), create()).await;
     assert!(matches!(refused, Err(Error::Generic { .. })), "{refused:?}");
+}
+
+// A mount that ended, or a folder that was moved: what was put into its place was gone with its return, and counted as uploaded.
+#[tokio::test]
+async fn nothing_counts_in_another_folder_in_the_place_of_the_stores_own() {
+    let around = tempfile::tempdir().unwrap();
+    let (folder, away) = (around.path().join("bucket"), around.path().join("away"));
+    fs::create_dir(&folder).unwrap();
+    let store = store_in(&folder);
+    let (small, large) = (Path::from("topics/t/0/small"), Path::from("topics/t/0/large"));
+    store.put_opts(&Path::from("cluster.json"), payload(1, 9), create()).await.unwrap();
+    store.put_opts(&small, payload(2, 5), create()).await.unwrap();
+    let is_away = async |store: &FolderStore| {
+        for bytes in [5, 2_000_000] {
+            let put = store.put_opts(&large, payload(3, bytes), create()).await;
+            assert!(matches!(put, Err(Error::Generic { .. })), "{put:?}");
+        }
+        let put = store.put_opts(&Path::from("brokers/1.json"), payload(3, 5), PutOptions::default()).await;
+        assert!(matches!(put, Err(Error::Generic { .. })), "{put:?}");
+        // Neither is anything absent, deleted, or all there is.
+        let got = store.get(&small).await.map(drop);
+        assert!(matches!(got, Err(Error::Generic { .. })), "{got:?}");
+        let deleted = store.delete(&small).await;
+        assert!(matches!(deleted, Err(Error::Generic { .. })), "{deleted:?}");
+        let listed: Vec<_> = store.list(None).collect().await;
+        assert!(listed.last().is_some_and(Result::is_err), "{listed:?}");
+    };
+    for stays in [false, true] {
+        fs::rename(&folder, &away).unwrap();
+        if stays {
+            fs::create_dir(&folder).unwrap();
+        }
+        is_away(&store).await;
+        assert_eq!(folder.exists(), stays, "no put makes it");
+        assert!(!stays || names(&folder).is_empty());
+        if stays {
+            // Another cluster's is no better.
+            fs::write(folder.join("cluster.json"), b"another").unwrap();
+            is_away(&store).await;
+            fs::remove_dir_all(&folder).unwrap();
+        }
+        fs::rename(&away, &folder).unwrap();
+        assert_eq!(store.get(&small).await.unwrap().bytes().await.unwrap(), vec![2; 5]);
+    }
+    // Mounted again it may have another number: its claim tells.
+    fs::create_dir(&away).unwrap();
+    fs::copy(folder.join("cluster.json"), away.join("cluster.json")).unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+    fs::rename(&away, &folder).unwrap();
+    store.put_opts(&large, payload(3, 2_000_000), create()).await.unwrap();
+    assert!(matches!(store.get(&small).await, Err(Error::NotFound { .. })));
 }
 
 type Hangs = fn(&str) -> bool;
@@ -95,7 +153,7 @@ fn rig(folder: &FilePath) -> (FolderStore, Arc<Syncs>, ObjectClient) {
     let (root, asked) = (folder.canonicalize().unwrap(), Arc::clone(&syncs));
     let sync = FolderSync(Arc::new(move |file, path| asked.sync(&root, file, path)));
     let files = LocalFileSystem::new_with_prefix(folder).unwrap();
-    let store = FolderStore { sync, ..FolderStore::new(files, None) };
+    let store = FolderStore { sync, ..FolderStore::new(files, &folder.canonicalize().unwrap(), None) };
     let options = StoreOptions {
         silence_timeout: Duration::from_millis(100),
         retry_deadline: Duration::from_secs(1),
