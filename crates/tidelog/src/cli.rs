@@ -170,6 +170,9 @@ pub(crate) struct NodeFlags {
     /// This node's number [default: 1].
     #[arg(long)]
     node_id: Option<String>,
+    /// The rack of this node [default: none].
+    #[arg(long)]
+    rack: Option<String>,
     /// A broker setting by Kafka's name, key=value; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
@@ -209,6 +212,7 @@ impl NodeFlags {
             store_checksum: self.store_checksum.clone(),
             log_format,
             node_id,
+            rack: self.rack.clone(),
             settings,
             wrong,
         }

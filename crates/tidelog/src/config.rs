@@ -70,6 +70,8 @@ pub struct Overrides {
     pub log_format: Option<LogFormat>,
     /// `--node-id`.
     pub node_id: Option<i32>,
+    /// `--rack`.
+    pub rack: Option<String>,
     /// `--set key=value`: broker settings by Kafka's names.
     pub settings: BTreeMap<String, String>,
     /// What could not be read at all; told with everything else that is wrong.
@@ -92,6 +94,7 @@ impl Overrides {
             store_checksum: stronger.store_checksum.or(self.store_checksum),
             log_format: stronger.log_format.or(self.log_format),
             node_id: stronger.node_id.or(self.node_id),
+            rack: stronger.rack.or(self.rack),
             settings: self.settings,
             wrong: self.wrong,
         }
@@ -249,10 +252,11 @@ impl NodeConfig {
         {
             wrong.push(format!("store: {error}"));
         }
-        describe_itself(&mut settings, node_id, &data_dir, file.rack.as_deref(), &listeners);
+        let rack = overrides.rack.or(file.rack);
+        describe_itself(&mut settings, node_id, &data_dir, rack.as_deref(), &listeners);
         Some(Self {
             node_id: BrokerId(node_id),
-            rack: file.rack,
+            rack,
             data_dir,
             listeners,
             admin_listen: admin_listen?,

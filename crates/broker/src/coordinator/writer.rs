@@ -71,11 +71,17 @@ async fn append(node: &Node, shard: &Shard, entries: &[Entry]) -> Result<(), Err
     let request =
         AppendRequest { records: batch.to_bytes(), frame_bytes: 0, acks: Acks::All, internal: true };
     let appended = shard.handle.append(request).await.map_err(|error| {
-        tracing::warn!(partition = %shown_place(&shard.handle), %error, "records of groups were not written");
+        if let Some(suppressed) = node.connection_lines.pass("records of groups not written") {
+            let partition = shown_place(&shard.handle);
+            tracing::warn!(suppressed, %partition, %error, "records of groups were not written");
+        }
         refused(&error)
     })?;
     appended.ack.wait().await.map_err(|error| {
-        tracing::warn!(partition = %shown_place(&shard.handle), %error, "records of groups may not stay");
+        if let Some(suppressed) = node.connection_lines.pass("records of groups may not stay") {
+            let partition = shown_place(&shard.handle);
+            tracing::warn!(suppressed, %partition, %error, "records of groups may not stay");
+        }
         ErrorCode::NotCoordinator
     })
 }

@@ -24,6 +24,7 @@ pub(super) fn overrides(environment: impl Iterator<Item = (String, String)>) -> 
             "LISTEN" => overrides.listen = Some(value),
             "ADVERTISE" => overrides.advertise = Some(value),
             "ADMIN_LISTEN" => overrides.admin_listen = Some(value),
+            "RACK" => overrides.rack = Some(value),
             "STORE" => overrides.store = Some(value),
             "STORE_ENDPOINT" => overrides.store_endpoint = Some(value).filter(|value| !value.is_empty()),
             "STORE_CHECKSUM" => overrides.store_checksum = Some(value),

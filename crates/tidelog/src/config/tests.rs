@@ -38,6 +38,15 @@ fn flags_override_the_environment_and_it_overrides_the_file() {
     assert_eq!(config.settings.value("num.partitions"), Some("2"));
     assert_eq!(config.settings.value("broker.rack"), Some("a"));
     assert_eq!(load(text, &environment, Overrides::default()).unwrap().data_dir, Path::new("/environment"));
+    for (environment, flag, rack) in [
+        (&[][..], None, "a"),
+        (&[("TIDELOG_RACK", "b")], None, "b"),
+        (&[("TIDELOG_RACK", "b")], Some("c"), "c"),
+    ] {
+        let flags = Overrides { rack: flag.map(str::to_owned), ..Overrides::default() };
+        let config = load(text, environment, flags).unwrap();
+        assert_eq!((config.rack.as_deref(), config.settings.value("broker.rack")), (Some(rack), Some(rack)));
+    }
     assert_eq!(load(text, &[], Overrides::default()).unwrap().data_dir, Path::new("/file"));
 }
 
