@@ -474,7 +474,8 @@ pub fn alter(
     let name = key.name;
     let current = |overrides: &BTreeMap<String, String>| -> Vec<String> {
         let value = overrides.get(name).map(String::as_str).or(key.default).unwrap_or_default();
-        check::words(value).map(str::to_owned).collect()
+        let parts = if value.is_empty() { Vec::new() } else { parts(value) };
+        parts.into_iter().map(str::to_owned).collect()
     };
     match operation {
         AlterOperation::Set(value) => {
@@ -491,22 +492,35 @@ pub fn alter(
         }
         AlterOperation::Append(value) => {
             let mut words = current(overrides);
-            for word in check::words(&value) {
+            for word in parts(&value) {
                 if !words.iter().any(|known| known == word) {
                     words.push(word.to_owned());
                 }
-            }
-            if check::has_empty_word(&value) {
-                // It is a word to Kafka, which no key with a rule has.
-                words.push(String::new());
             }
             overrides.insert(name.to_owned(), words.join(","));
         }
         AlterOperation::Subtract(value) => {
             let mut words = current(overrides);
-            words.retain(|known| !check::words(&value).any(|word| word == known));
+            for word in parts(&value) {
+                if let Some(at) = words.iter().position(|known| known == word) {
+                    words.remove(at);
+                }
+            }
             overrides.insert(name.to_owned(), words.join(","));
         }
     }
     Ok(())
+}
+
+/// What stands between commas, as Kafka cuts it to append and to subtract: with the spaces, and without empty parts at the end, but
+/// that an empty text is one part.
+fn parts(value: &str) -> Vec<&str> {
+    if value.is_empty() {
+        return vec![""];
+    }
+    let mut parts: Vec<&str> = value.split(',').collect();
+    while parts.last().is_some_and(|part| part.is_empty()) {
+        parts.pop();
+    }
+    parts
 }

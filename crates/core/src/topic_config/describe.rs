@@ -85,13 +85,14 @@ fn describe_topic_key(
     });
     synonyms.drain(..told.unwrap_or(synonyms.len()));
     if let Some(value) = overrides.get(key.name).filter(|_| !key.read_only) {
-        let own = SynonymValue { name: key.name, value: value.clone(), source: Source::DynamicTopic };
+        let value = super::check::told(key, value);
+        let own = SynonymValue { name: key.name, value, source: Source::DynamicTopic };
         synonyms.insert(0, own);
     }
     let (value, source) = super::topic_value(key, broker, overrides);
     Description {
         name: key.name,
-        value: Some(value),
+        value: Some(super::check::told(key, &value)),
         source,
         read_only: key.read_only,
         sensitive: false,

@@ -209,6 +209,22 @@ fn list_operations_add_and_remove_words() {
     for value in ["delete,", ",delete", "delete, ,compact", ","] {
         assert!(check(key, value).is_err(), "{value:?}: an empty word is none of compact and delete");
     }
+    let append = |value: &str| AlterOperation::Append(value.to_owned());
+    let subtract = |value: &str| AlterOperation::Subtract(value.to_owned());
+    for (operation, then) in [
+        (append(","), "delete"),
+        (append("compact,,"), "delete,compact"),
+        (append(",compact"), "delete,,compact"),
+        (append(" delete"), "delete, delete"),
+        (subtract(" delete"), "delete"),
+        (subtract("delete,delete"), ""),
+        (subtract(""), "delete"),
+    ] {
+        let mut overrides = BTreeMap::new();
+        alter(key, &mut overrides, operation.clone()).unwrap();
+        assert_eq!(overrides["cleanup.policy"], then, "{operation:?}");
+    }
+    assert_eq!(check(key, "delete, delete"), Ok(()), "Kafka takes it for once");
     overrides.clear();
     let key = topic_key("retention.ms").unwrap();
     assert_eq!(
