@@ -17,7 +17,7 @@ use std::{
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use object_store::{ObjectStore, ObjectStoreExt as _, PutOptions, PutPayload, PutResult, Result, path::Path};
-use tidelog_runtime::{DirEntry, Disk, DiskFile, DiskSpace, IoFuture, Lane, OpenMode};
+use tidelog_runtime::{Disk, DiskFile, IoFuture, Lane, OpenMode};
 
 use crate::forward::{forward_to, own_puts};
 
@@ -134,33 +134,7 @@ impl Disk for CarelessDisk {
         })
     }
 
-    fn create_dir_all(&self, path: &FilePath) -> IoFuture<()> {
-        self.inner.create_dir_all(path)
-    }
-
-    fn sync_dir(&self, path: &FilePath) -> IoFuture<()> {
-        self.inner.sync_dir(path)
-    }
-
-    fn rename(&self, from: &FilePath, to: &FilePath) -> IoFuture<()> {
-        self.inner.rename(from, to)
-    }
-
-    fn remove_file(&self, path: &FilePath) -> IoFuture<()> {
-        self.inner.remove_file(path)
-    }
-
-    fn remove_dir_all(&self, path: &FilePath) -> IoFuture<()> {
-        self.inner.remove_dir_all(path)
-    }
-
-    fn list_dir(&self, path: &FilePath) -> IoFuture<Vec<DirEntry>> {
-        self.inner.list_dir(path)
-    }
-
-    fn space(&self, path: &FilePath) -> IoFuture<DiskSpace> {
-        self.inner.space(path)
-    }
+    crate::forward_disk!(inner: create_dir_all, sync_dir, rename, remove_file, remove_dir_all, list_dir, space);
 }
 
 struct CarelessFile {
@@ -182,26 +156,12 @@ impl DiskFile for CarelessFile {
         self.inner.read_at(position, length)
     }
 
-    fn sync_data(&self) -> IoFuture<()> {
-        self.inner.sync_data()
-    }
-
-    fn allocate(&self, length: u64) -> IoFuture<()> {
-        self.inner.allocate(length)
-    }
-
     fn set_len(&self, length: u64) -> IoFuture<()> {
         self.behind.write_out(0);
         self.inner.set_len(length)
     }
 
-    fn len(&self) -> IoFuture<u64> {
-        self.inner.len()
-    }
-
-    fn push_out(&self, position: u64, length: u64) {
-        self.inner.push_out(position, length);
-    }
+    crate::forward_disk!(inner: sync_data, allocate, len, push_out);
 }
 
 /// Every how-manyeth segment object suffers.

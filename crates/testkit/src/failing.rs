@@ -22,7 +22,7 @@ use std::{
 
 use bytes::Bytes;
 use rustix::io::Errno;
-use tidelog_runtime::{DirEntry, Disk, DiskFile, DiskSpace, IoFuture, Lane, OpenMode};
+use tidelog_runtime::{Disk, DiskFile, IoFuture, Lane, OpenMode};
 use tidelog_types::TopicPartition;
 
 use crate::KillSwitch;
@@ -250,10 +250,6 @@ impl Disk for FailingDisk {
         })
     }
 
-    fn create_dir_all(&self, path: &Path) -> IoFuture<()> {
-        self.inner.create_dir_all(path)
-    }
-
     fn sync_dir(&self, path: &Path) -> IoFuture<()> {
         match self.shared.meet(Some(SyncedFile::Directory), path) {
             Some(error) => Box::pin(std::future::ready(Err(error))),
@@ -281,13 +277,7 @@ impl Disk for FailingDisk {
         self.inner.remove_dir_all(path)
     }
 
-    fn list_dir(&self, path: &Path) -> IoFuture<Vec<DirEntry>> {
-        self.inner.list_dir(path)
-    }
-
-    fn space(&self, path: &Path) -> IoFuture<DiskSpace> {
-        self.inner.space(path)
-    }
+    crate::forward_disk!(inner: create_dir_all, list_dir, space);
 }
 
 struct FailingFile {
@@ -330,10 +320,6 @@ impl DiskFile for FailingFile {
         self.inner.write_at(position, chunks)
     }
 
-    fn read_at(&self, position: u64, length: usize) -> IoFuture<Bytes> {
-        self.inner.read_at(position, length)
-    }
-
     fn sync_data(&self) -> IoFuture<()> {
         let path = lock(&self.known.path).clone();
         let failure = self.shared.meet(SyncedFile::of(&path, self.lane), &path);
@@ -349,21 +335,7 @@ impl DiskFile for FailingFile {
         })
     }
 
-    fn allocate(&self, length: u64) -> IoFuture<()> {
-        self.inner.allocate(length)
-    }
-
-    fn set_len(&self, length: u64) -> IoFuture<()> {
-        self.inner.set_len(length)
-    }
-
-    fn len(&self) -> IoFuture<u64> {
-        self.inner.len()
-    }
-
-    fn push_out(&self, position: u64, length: u64) {
-        self.inner.push_out(position, length);
-    }
+    crate::forward_disk!(inner: read_at, allocate, set_len, len, push_out);
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What stores of testkit have in common: what a wrapper hands on unchanged, and what goes to methods of its own.
+//! What stores and disks of testkit have in common: what a wrapper hands on unchanged, and what goes to methods of its own.
 
 use std::{future::Future, pin::Pin};
 
@@ -168,3 +168,82 @@ macro_rules! own_reads {
 }
 
 pub(crate) use {forward_to, own_deletions, own_puts, own_reads};
+
+/// Methods of [`tidelog_runtime::Disk`] and [`tidelog_runtime::DiskFile`] that go to `self.$inner` as they are, for the body of an
+/// implementation: those that are named.
+#[macro_export]
+macro_rules! forward_disk {
+    ($inner:ident: $($method:ident),+) => {
+        $( $crate::forward_disk!(@ $inner $method); )+
+    };
+    (@ $inner:ident create_dir_all) => {
+        fn create_dir_all(&self, path: &::std::path::Path) -> ::tidelog_runtime::IoFuture<()> {
+            self.$inner.create_dir_all(path)
+        }
+    };
+    (@ $inner:ident sync_dir) => {
+        fn sync_dir(&self, path: &::std::path::Path) -> ::tidelog_runtime::IoFuture<()> {
+            self.$inner.sync_dir(path)
+        }
+    };
+    (@ $inner:ident rename) => {
+        fn rename(&self, from: &::std::path::Path, to: &::std::path::Path) -> ::tidelog_runtime::IoFuture<()> {
+            self.$inner.rename(from, to)
+        }
+    };
+    (@ $inner:ident remove_file) => {
+        fn remove_file(&self, path: &::std::path::Path) -> ::tidelog_runtime::IoFuture<()> {
+            self.$inner.remove_file(path)
+        }
+    };
+    (@ $inner:ident remove_dir_all) => {
+        fn remove_dir_all(&self, path: &::std::path::Path) -> ::tidelog_runtime::IoFuture<()> {
+            self.$inner.remove_dir_all(path)
+        }
+    };
+    (@ $inner:ident list_dir) => {
+        fn list_dir(&self, path: &::std::path::Path) -> ::tidelog_runtime::IoFuture<Vec<::tidelog_runtime::DirEntry>> {
+            self.$inner.list_dir(path)
+        }
+    };
+    (@ $inner:ident space) => {
+        fn space(&self, path: &::std::path::Path) -> ::tidelog_runtime::IoFuture<::tidelog_runtime::DiskSpace> {
+            self.$inner.space(path)
+        }
+    };
+    (@ $inner:ident read_at) => {
+        fn read_at(&self, position: u64, length: usize) -> ::tidelog_runtime::IoFuture<::bytes::Bytes> {
+            self.$inner.read_at(position, length)
+        }
+    };
+    (@ $inner:ident write_at) => {
+        fn write_at(&self, position: u64, chunks: Vec<::bytes::Bytes>) -> ::tidelog_runtime::IoFuture<()> {
+            self.$inner.write_at(position, chunks)
+        }
+    };
+    (@ $inner:ident sync_data) => {
+        fn sync_data(&self) -> ::tidelog_runtime::IoFuture<()> {
+            self.$inner.sync_data()
+        }
+    };
+    (@ $inner:ident allocate) => {
+        fn allocate(&self, length: u64) -> ::tidelog_runtime::IoFuture<()> {
+            self.$inner.allocate(length)
+        }
+    };
+    (@ $inner:ident set_len) => {
+        fn set_len(&self, length: u64) -> ::tidelog_runtime::IoFuture<()> {
+            self.$inner.set_len(length)
+        }
+    };
+    (@ $inner:ident len) => {
+        fn len(&self) -> ::tidelog_runtime::IoFuture<u64> {
+            self.$inner.len()
+        }
+    };
+    (@ $inner:ident push_out) => {
+        fn push_out(&self, position: u64, length: u64) {
+            self.$inner.push_out(position, length);
+        }
+    };
+}

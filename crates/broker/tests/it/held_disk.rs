@@ -10,9 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use tempfile::TempDir;
-use tidelog_runtime::{
-    DirEntry, Disk, DiskFile, DiskSpace, FileDisk, FileDiskConfig, IoFuture, Lane, OpenMode, watch,
-};
+use tidelog_runtime::{Disk, DiskFile, FileDisk, FileDiskConfig, IoFuture, Lane, OpenMode, watch};
 
 /// What a write replaced, and where.
 type Replaced = (u64, Vec<u8>);
@@ -80,33 +78,7 @@ impl Disk for HeldDisk {
         })
     }
 
-    fn create_dir_all(&self, path: &Path) -> IoFuture<()> {
-        self.inner.create_dir_all(path)
-    }
-
-    fn sync_dir(&self, path: &Path) -> IoFuture<()> {
-        self.inner.sync_dir(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> IoFuture<()> {
-        self.inner.rename(from, to)
-    }
-
-    fn remove_file(&self, path: &Path) -> IoFuture<()> {
-        self.inner.remove_file(path)
-    }
-
-    fn remove_dir_all(&self, path: &Path) -> IoFuture<()> {
-        self.inner.remove_dir_all(path)
-    }
-
-    fn list_dir(&self, path: &Path) -> IoFuture<Vec<DirEntry>> {
-        self.inner.list_dir(path)
-    }
-
-    fn space(&self, path: &Path) -> IoFuture<DiskSpace> {
-        self.inner.space(path)
-    }
+    tidelog_testkit::forward_disk!(inner: create_dir_all, sync_dir, rename, remove_file, remove_dir_all, list_dir, space);
 }
 
 struct HeldFile {
@@ -124,10 +96,6 @@ impl DiskFile for HeldFile {
         self.inner.write_at(position, chunks)
     }
 
-    fn read_at(&self, position: u64, length: usize) -> IoFuture<Bytes> {
-        self.inner.read_at(position, length)
-    }
-
     fn sync_data(&self) -> IoFuture<()> {
         let (inner, shared, path) = (Arc::clone(&self.inner), Arc::clone(&self.shared), self.path.clone());
         Box::pin(async move {
@@ -141,19 +109,5 @@ impl DiskFile for HeldFile {
         })
     }
 
-    fn allocate(&self, length: u64) -> IoFuture<()> {
-        self.inner.allocate(length)
-    }
-
-    fn set_len(&self, length: u64) -> IoFuture<()> {
-        self.inner.set_len(length)
-    }
-
-    fn len(&self) -> IoFuture<u64> {
-        self.inner.len()
-    }
-
-    fn push_out(&self, position: u64, length: u64) {
-        self.inner.push_out(position, length);
-    }
+    tidelog_testkit::forward_disk!(inner: read_at, allocate, set_len, len, push_out);
 }

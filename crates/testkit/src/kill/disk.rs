@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use tidelog_runtime::{DirEntry, Disk, DiskFile, DiskSpace, IoFuture, Lane, OpenMode};
+use tidelog_runtime::{Disk, DiskFile, IoFuture, Lane, OpenMode};
 
 use super::{
     Blow, KillSwitch, Moment, Phase,
@@ -120,13 +120,7 @@ impl Disk for KillingDisk {
         })
     }
 
-    fn list_dir(&self, path: &Path) -> IoFuture<Vec<DirEntry>> {
-        self.inner.list_dir(path)
-    }
-
-    fn space(&self, path: &Path) -> IoFuture<DiskSpace> {
-        self.inner.space(path)
-    }
+    crate::forward_disk!(inner: list_dir, space);
 }
 
 struct KillingFile {
@@ -193,10 +187,6 @@ impl DiskFile for KillingFile {
         })
     }
 
-    fn read_at(&self, position: u64, length: usize) -> IoFuture<Bytes> {
-        self.inner.read_at(position, length)
-    }
-
     fn sync_data(&self) -> IoFuture<()> {
         around(self.meet(self.phase_of_sync(), "sync"), || self.inner.sync_data())
     }
@@ -209,13 +199,7 @@ impl DiskFile for KillingFile {
         around(self.meet(making(self.place), "set length"), || self.inner.set_len(length))
     }
 
-    fn len(&self) -> IoFuture<u64> {
-        self.inner.len()
-    }
-
-    fn push_out(&self, position: u64, length: u64) {
-        self.inner.push_out(position, length);
-    }
+    crate::forward_disk!(inner: read_at, len, push_out);
 }
 
 #[cfg(test)]

@@ -10,12 +10,11 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use tidelog::{
     config::{NodeConfig, Overrides},
     node::{Layers, Node},
 };
-use tidelog_runtime::{DirEntry, Disk, DiskFile, DiskSpace, IoFuture, Lane, OpenMode};
+use tidelog_runtime::{Disk, DiskFile, IoFuture, Lane, OpenMode};
 use tokio::{runtime::Handle, time::Instant};
 
 use crate::process::Folder;
@@ -39,63 +38,15 @@ impl Disk for HangingDisk {
         )
     }
 
-    fn create_dir_all(&self, path: &Path) -> IoFuture<()> {
-        self.inner.create_dir_all(path)
-    }
-
-    fn sync_dir(&self, path: &Path) -> IoFuture<()> {
-        self.inner.sync_dir(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> IoFuture<()> {
-        self.inner.rename(from, to)
-    }
-
-    fn remove_file(&self, path: &Path) -> IoFuture<()> {
-        self.inner.remove_file(path)
-    }
-
-    fn remove_dir_all(&self, path: &Path) -> IoFuture<()> {
-        self.inner.remove_dir_all(path)
-    }
-
-    fn list_dir(&self, path: &Path) -> IoFuture<Vec<DirEntry>> {
-        self.inner.list_dir(path)
-    }
-
-    fn space(&self, path: &Path) -> IoFuture<DiskSpace> {
-        self.inner.space(path)
-    }
+    tidelog_testkit::forward_disk!(inner: create_dir_all, sync_dir, rename, remove_file, remove_dir_all, list_dir, space);
 }
 
 impl DiskFile for HangingFile {
-    fn write_at(&self, position: u64, chunks: Vec<Bytes>) -> IoFuture<()> {
-        self.inner.write_at(position, chunks)
-    }
-
-    fn read_at(&self, position: u64, length: usize) -> IoFuture<Bytes> {
-        self.inner.read_at(position, length)
-    }
-
     fn sync_data(&self) -> IoFuture<()> {
         if self.hangs.load(Ordering::Relaxed) { Box::pin(pending()) } else { self.inner.sync_data() }
     }
 
-    fn allocate(&self, length: u64) -> IoFuture<()> {
-        self.inner.allocate(length)
-    }
-
-    fn set_len(&self, length: u64) -> IoFuture<()> {
-        self.inner.set_len(length)
-    }
-
-    fn len(&self) -> IoFuture<u64> {
-        self.inner.len()
-    }
-
-    fn push_out(&self, position: u64, length: u64) {
-        self.inner.push_out(position, length);
-    }
+    tidelog_testkit::forward_disk!(inner: write_at, read_at, allocate, set_len, len, push_out);
 }
 
 async fn start(data_dir: &Path, layers: Layers) -> anyhow::Result<Node> {
